@@ -1,0 +1,5 @@
+"""`python -m fedlap` is `fedlap`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,122 @@
+"""The three lines every method is made of, and all that they may ask for.
+
+    client_update   q_k ← argmin_q  ℓ_k + t_k + D(q, q_g)     on client k
+    site_update     t_k ← t_k + ρ (q_k − q_g)                 on client k, remembered there
+    server_update   q_g ← p_0 + Σ_k t_k                       on the server
+
+ADMM's dual variable and Bayes' site are the same slot, t. Between the lines stands `contribution`: the term of
+client k in the server's sum, which is exactly what leaves the client.
+
+How to read an algorithm: the letter before the dot is the paper's subscript, the letter after it the paper's
+symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n` is N_k.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from .hyperparameters import hyperparameters
+from .memory import SoftLabels
+from .vector import Vector
+
+G = TypeVar("G")  # global: what the server knows and broadcasts
+T = TypeVar("T")  # site, or dual: what a client remembers between rounds
+Q = TypeVar("Q")  # local: what a client has just fitted
+C = TypeVar("C")  # contribution: what a client sends, its term under the server's Σ_k
+
+
+class Nothing(NamedTuple):
+    """The site of a method that remembers nothing."""
+
+
+class Point(NamedTuple):
+    """A weight vector."""
+
+    w: Vector
+
+
+class Weighted(NamedTuple):
+    """A weight vector and the number of examples behind it."""
+
+    w: Vector
+    n: Any
+
+
+class Dual(NamedTuple):
+    """log t(w) = vᵀw, up to the algorithm's scale."""
+
+    v: Vector
+
+
+class Gaussian(NamedTuple):
+    """N(w, S⁻¹)."""
+
+    w: Vector
+    S: Any
+
+
+class Site(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw."""
+
+    v: Vector
+    V: Any
+
+
+class Client(NamedTuple):
+    """All that an algorithm may ask of client k. Inside an objective it is a minibatch of k."""
+
+    n: Any  # N_k
+    share: Any  # N_k / N
+    count: int  # K
+    round: Any  # 0, 1, …
+    start: Vector  # where the local optimiser begins: the network's init, then w_g
+    loss: Callable[[Vector], Any]  # ℓ_k(w), a sum over the data, never a mean
+    hessian: Callable[[Vector, str], Any]  # H_k(w), "diagonal" or "full"
+    memory_hessian: Callable[[Vector, str], Any]  # the same, of Σ_i τ_i ℓ(ŷ_i, w) over k's memory points
+    soften: Callable[[Vector], SoftLabels]  # ŷ_k: predictions of w on k's memory points
+    own: Callable[[SoftLabels], SoftLabels]  # those labels among all memory points
+    everyone: Callable[[Vector, Any], SoftLabels]  # ŷ_g: predictions of w on all memory points
+    distil: Callable[[Vector, SoftLabels], Any]  # Σ_i τ_i ℓ(ŷ_i, w)
+    noise: Callable[[int, Vector], Vector]  # ε ~ N(0, I), so many draws shaped as a vector
+    argmin: Callable[[Callable[[Any, "Client"], Any], Any], Any]
+
+
+class Server(NamedTuple):
+    """All that an algorithm may ask of the server."""
+
+    count: int  # K
+    participation: Any  # the fraction of clients drawn in this round
+    zeros: Vector
+    identity: Callable[[str], Any]  # I, "diagonal" or "full"
+    unlabelled: SoftLabels  # the soft labels of a client that has not spoken
+    average: Callable[..., Any]  # of the clients drawn in this round, by weight
+    gather: Callable[[SoftLabels], SoftLabels]  # all clients' labels, added up point by point
+    distil: Callable[[Vector, SoftLabels], Any]
+    argmin: Callable[[Callable[[Any], Any], Any], Any]
+
+
+class Algorithm(ABC, Generic[G, T, Q, C]):
+    """Subclasses are final: hyper-parameters and these five pure methods, nothing else."""
+
+    memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
+    one_shot: ClassVar[bool] = False  # whether a second round would change nothing
+
+    @abstractmethod
+    def init(self, s: Server) -> tuple[G, T]:
+        """q_g and t_k before the first round; the server line must already hold for them."""
+
+    @abstractmethod
+    def client_update(self, g: G, t: T, k: Client) -> Q: ...
+
+    @abstractmethod
+    def site_update(self, g: G, t: T, q: Q, k: Client) -> T: ...
+
+    @abstractmethod
+    def contribution(self, t: T, q: Q, k: Client) -> C: ...
+
+    @abstractmethod
+    def server_update(self, g: G, c: C, s: Server) -> G:
+        """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
+
+
+algorithm = hyperparameters

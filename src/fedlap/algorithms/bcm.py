@@ -1,0 +1,37 @@
+"""The Bayesian committee machine (Tresp, 2000), eq. (3): every client's posterior, multiplied once."""
+
+from ..algorithm import Algorithm, Gaussian, Site, algorithm
+from ..hyperparameters import hyper
+from ..quadratic import square
+
+
+@algorithm
+class BCM(Algorithm[Gaussian, Site, Gaussian, Site]):
+    """
+    w_k ← argmin_w  ℓ_k(w) + ½δ‖w‖²,    S_k ← H_k(w_k) + δI        Laplace's p_k
+    v_k ← S_k w_k,                      V_k ← S_k − δI             t_k = p_k / p_0
+    w_g ← S_g⁻¹ Σ_k v_k,                S_g = δI + Σ_k V_k          p_0 Π_k t_k
+    """
+
+    delta: float = hyper("positive")
+    covariance: str = hyper("structure", static=True, default="diagonal")
+    one_shot = True
+
+    def init(self, s):
+        nothing = 0.0 * s.identity(self.covariance)
+        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+
+    def client_update(self, g, t, k):
+        prior = self.delta / 2 * square()
+        w = k.argmin(lambda w, k: k.loss(w) + prior(w), k.start)
+        return Gaussian(w, k.hessian(w, self.covariance) + self.delta)
+
+    def site_update(self, g, t, q, k):
+        return Site(q.S @ q.w, q.S - self.delta)
+
+    def contribution(self, t, q, k):
+        return t
+
+    def server_update(self, g, c, s):
+        S = self.delta + c.V.sum(0)
+        return Gaussian(S.solve(c.v.sum(0)), S)

@@ -1,0 +1,32 @@
+"""FedADMM, eq. (2): consensus by multipliers."""
+
+from ..algorithm import Algorithm, Dual, Point, algorithm
+from ..hyperparameters import hyper
+from ..quadratic import linear, square
+
+
+@algorithm
+class FedADMM(Algorithm[Point, Dual, Point, Point]):
+    """
+    w_k ← argmin_w  ℓ̄_k(w) + v_kᵀw + ½α‖w − w_g‖²
+    v_k ← v_k + α (w_k − w_g)
+    w_g ← 1/K Σ_k [w_k + v_k/α]
+    """
+
+    alpha: float = hyper("positive")
+
+    def init(self, s):
+        return Point(s.zeros), Dual(s.zeros)
+
+    def client_update(self, g, t, k):
+        multiplier = linear(t.v) + self.alpha / 2 * square(around=g.w)
+        return Point(k.argmin(lambda w, k: k.loss(w) / k.n + multiplier(w), k.start))
+
+    def site_update(self, g, t, q, k):
+        return Dual(t.v + self.alpha * (q.w - g.w))
+
+    def contribution(self, t, q, k):
+        return Point(q.w + t.v / self.alpha)
+
+    def server_update(self, g, c, s):
+        return Point(c.w.mean(0))

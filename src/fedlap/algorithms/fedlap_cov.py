@@ -1,0 +1,39 @@
+"""FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
+
+from ..algorithm import Algorithm, Gaussian, Site, algorithm
+from ..damping import damping, evenly
+from ..hyperparameters import hyper
+from ..quadratic import linear, square
+
+
+@algorithm
+class FedLapCov(Algorithm[Gaussian, Site, Gaussian, Site]):
+    """
+    w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k ← H_k(w_k) − V_k + S_g
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← V_k + ρ (S_k − S_g)
+    w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
+    """
+
+    delta: float = hyper("positive")
+    rho: object = hyper("damping", default=evenly)
+    covariance: str = hyper("structure", static=True, default="diagonal")
+
+    def init(self, s):
+        nothing = 0.0 * s.identity(self.covariance)
+        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+
+    def client_update(self, g, t, k):
+        cavity = linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2
+        w = k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start)
+        return Gaussian(w, k.hessian(w, self.covariance) - t.V + g.S)
+
+    def site_update(self, g, t, q, k):
+        rho = damping(self.rho, k)
+        return Site(t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S))
+
+    def contribution(self, t, q, k):
+        return t
+
+    def server_update(self, g, c, s):
+        S = self.delta + c.V.sum(0)
+        return Gaussian(S.solve(c.v.sum(0)), S)

@@ -1,0 +1,69 @@
+"""FedLap-Cov-Func: both parents at once, as App. C says can be derived; see docs/fedlap-cov-func.md."""
+
+from typing import Any, NamedTuple
+
+from ..algorithm import Algorithm, Gaussian, algorithm
+from ..damping import damping, evenly
+from ..hyperparameters import hyper
+from ..memory import SoftLabels
+from ..quadratic import linear, square
+from ..vector import Vector
+
+
+class LabelledGaussian(NamedTuple):
+    """N(w, S⁻¹), and the total weight of each memory point: zero until its owner has spoken."""
+
+    w: Vector
+    S: Any
+    mass: Any
+
+
+class LabelledSite(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
+
+    v: Vector
+    V: Any
+    y: SoftLabels
+
+
+@algorithm
+class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, LabelledSite]):
+    """
+    w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
+                    − Σ_{M_k} τ_i ℓ(ŷ_i, w) + Σ_k' Σ_{M_k'} τ_i ℓ(ŷ_{i,g}, w)
+    S_k ← [H_k(w_k) − H^{M_k}(w_k)]₊ − V_k + S_g       what function space already says is not said twice
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),    V_k ← V_k + ρ (S_k − S_g),    ŷ_i ← f(x_i; w_k)
+    w_g ← argmin_w  Σ_k [Σ_{M_k} τ_i ℓ(ŷ_i, w) − v_kᵀw] + ½wᵀS_g w,    S_g = δI + Σ_k V_k
+    """
+
+    delta: float = hyper("positive")
+    tau: float = hyper("nonnegative", default=1.0)
+    rho: object = hyper("damping", default=evenly)
+    covariance: str = hyper("structure", static=True, default="diagonal")
+    memory: int = hyper("whole", static=True, default=1)
+
+    def init(self, s):
+        nothing = 0.0 * s.identity(self.covariance)
+        g = LabelledGaussian(s.zeros, self.delta + nothing, s.gather(s.unlabelled).mass)
+        return g, LabelledSite(s.zeros, nothing, s.unlabelled)
+
+    def client_update(self, g, t, k):
+        cavity = linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2
+        y = k.everyone(g.w, g.mass) - k.own(t.y)
+        w = k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start)
+        H = k.hessian(w, self.covariance) - self.tau * k.memory_hessian(w, self.covariance)
+        return Gaussian(w, H.positive_part() - t.V + g.S)
+
+    def site_update(self, g, t, q, k):
+        rho = damping(self.rho, k)
+        v = t.v + rho * (q.S @ q.w - g.S @ g.w)
+        return LabelledSite(v, t.V + rho * (q.S - g.S), k.soften(q.w))
+
+    def contribution(self, t, q, k):
+        return t
+
+    def server_update(self, g, c, s):
+        v, S, y = c.v.sum(0), self.delta + c.V.sum(0), s.gather(c.y)
+        posterior = square(S) / 2 - linear(v)
+        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), S.solve(v))
+        return LabelledGaussian(w, S, y.mass)

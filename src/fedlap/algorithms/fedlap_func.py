@@ -1,0 +1,57 @@
+"""FedLap-Func, eq. (17): FedLap that also sends what its model says about a few shared inputs."""
+
+from typing import Any, NamedTuple
+
+from ..algorithm import Algorithm, Point, algorithm
+from ..damping import by_share, damping
+from ..hyperparameters import hyper
+from ..memory import SoftLabels
+from ..quadratic import linear, square
+from ..vector import Vector
+
+
+class Labelled(NamedTuple):
+    """w_g, and the total weight of each memory point: zero until its owner has spoken."""
+
+    w: Vector
+    mass: Any
+
+
+class LabelledDual(NamedTuple):
+    """log t(w) = δvᵀw − Σ_i τ_i ℓ(ŷ_i, w)."""
+
+    v: Vector
+    y: SoftLabels
+
+
+@algorithm
+class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
+    """
+    w_k ← argmin_w  ℓ_k(w) + δ v_kᵀw + ½δ‖w − w_g‖² − Σ_{M_k} τ_i ℓ(ŷ_i, w) + Σ_k' Σ_{M_k'} τ_i ℓ(ŷ_{i,g}, w)
+    v_k ← v_k + ρ (w_k − w_g),    ŷ_i ← f(x_i; w_k)
+    w_g ← argmin_w  Σ_k [Σ_{M_k} τ_i ℓ(ŷ_i, w) − δ v_kᵀw] + ½δ‖w‖²,    τ_i = τ N_kc / M_kc
+    """
+
+    delta: float = hyper("positive")
+    tau: float = hyper("nonnegative", default=1.0)
+    rho: object = hyper("damping", default=by_share)
+    memory: int = hyper("whole", static=True, default=1)
+
+    def init(self, s):
+        return Labelled(s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
+
+    def client_update(self, g, t, k):
+        cavity = self.delta * linear(t.v) + self.delta / 2 * square(around=g.w)
+        y = k.everyone(g.w, g.mass) - k.own(t.y)
+        return Point(k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start))
+
+    def site_update(self, g, t, q, k):
+        return LabelledDual(t.v + damping(self.rho, k) * (q.w - g.w), k.soften(q.w))
+
+    def contribution(self, t, q, k):
+        return t
+
+    def server_update(self, g, c, s):
+        v, y = c.v.sum(0), s.gather(c.y)
+        posterior = self.delta / 2 * square() - self.delta * linear(v)
+        return Labelled(s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), v), y.mass)

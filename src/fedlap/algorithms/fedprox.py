@@ -1,0 +1,31 @@
+"""FedProx (Li et al., 2020): FedAvg that stays near the global weights."""
+
+from ..algorithm import Algorithm, Nothing, Point, Weighted, algorithm
+from ..hyperparameters import hyper
+from ..quadratic import square
+
+
+@algorithm
+class FedProx(Algorithm[Point, Nothing, Point, Weighted]):
+    """
+    w_k ← argmin_w  ℓ̄_k(w) + ½α‖w − w_g‖²
+    w_g ← Σ_k N_k w_k / Σ_k N_k
+    """
+
+    alpha: float = hyper("nonnegative")
+
+    def init(self, s):
+        return Point(s.zeros), Nothing()
+
+    def client_update(self, g, t, k):
+        near = self.alpha / 2 * square(around=g.w)
+        return Point(k.argmin(lambda w, k: k.loss(w) / k.n + near(w), k.start))
+
+    def site_update(self, g, t, q, k):
+        return t
+
+    def contribution(self, t, q, k):
+        return Weighted(q.w, k.n)
+
+    def server_update(self, g, c, s):
+        return Point(s.average(c.w, weights=c.n))

@@ -1,0 +1,42 @@
+"""Partitioned variational inference (Ashman et al., 2022), eqs. (5) and (6), with diagonal Gaussians."""
+
+from ..algorithm import Algorithm, Gaussian, Site, algorithm
+from ..damping import damping, evenly
+from ..gaussian import LogGaussian, expected_log_site, kl
+from ..hyperparameters import hyper
+
+
+@algorithm
+class PVI(Algorithm[Gaussian, Site, Gaussian, Site]):
+    """
+    q_k     ← argmin_q  E_q[ℓ_k(w)] + E_q[log t_k] + KL(q ‖ q_g)
+    log t_k ← log t_k + ρ (log q_k − log q_g)
+    log q_g ← log p_0 + Σ_k log t_k
+    """
+
+    delta: float = hyper("positive")
+    rho: object = hyper("damping", default=evenly)
+    samples: int = hyper("count", static=True, default=10)
+
+    def init(self, s):
+        nothing = 0.0 * s.identity("diagonal")
+        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+
+    def client_update(self, g, t, k):
+        def objective(q, k):
+            expected_loss = q.expect(k.loss, k.noise(self.samples, q.m))
+            return expected_loss + expected_log_site(q, t.v, t.V) + kl(q, g.w, g.S)
+
+        q = k.argmin(objective, LogGaussian.of(k.start, g.S))
+        return Gaussian(q.m, q.S)
+
+    def site_update(self, g, t, q, k):
+        rho = damping(self.rho, k)
+        return Site(t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S))
+
+    def contribution(self, t, q, k):
+        return t
+
+    def server_update(self, g, c, s):
+        S = self.delta + c.V.sum(0)
+        return Gaussian(S.solve(c.v.sum(0)), S)

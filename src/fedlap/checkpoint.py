@@ -1,0 +1,56 @@
+"""A run on disk: arrays by name and a few words about what they are, in one file, replaced atomically."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from .errors import DataError
+
+FORMAT = 1
+
+
+def save(path, state, table, description):
+    """Write to a neighbour, force it to disk, rename: a reader finds the old file or the new one, never half."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
+    header = np.frombuffer(json.dumps({"format": FORMAT, **description}).encode(), np.uint8)
+    unfinished = path.with_name(path.name + ".part")
+    with open(unfinished, "wb") as file:
+        np.savez(file, header=header, table=table, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def load(path, like, description):
+    """The state and the table of metrics of a checkpoint of this very run; `like` gives the shapes."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no checkpoint to resume from")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays["header"].tobytes())
+        table = arrays["table"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a readable checkpoint ({error})") from error
+    for key, value in {"format": FORMAT, **description}.items():
+        if header.get(key) != value:
+            raise DataError(f"{path}: a checkpoint of another run: its {key} is {header.get(key)}, this run's is {value}")
+    leaves = []
+    for name, leaf in _named(like):
+        saved = arrays.get(f"state{name}")
+        if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
+            found = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
+            raise DataError(f"{path}: state{name} is {found}; expected {leaf.dtype} {leaf.shape}")
+        leaves.append(jax.numpy.asarray(saved))
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), table
+
+
+def _named(state):
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]

@@ -1,0 +1,21 @@
+"""Compiled programs are kept on disk: the second start of the same work does not compile again."""
+
+import os
+
+import jax
+
+from .folders import cache_folder
+
+
+def keep_compiled_programs():
+    """Turn JAX's persistent cache on, unless the user has chosen a place for it or switched it off."""
+    if jax.config.jax_compilation_cache_dir is not None or os.environ.get("FEDLAP_COMPILATION_CACHE") == "off":
+        return
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a read-only home is no reason not to train
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

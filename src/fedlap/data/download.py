@@ -1,0 +1,70 @@
+"""Fetch a published file: resumed where it stopped, checked, and only then given its name."""
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import DataError
+from .catalogue import Download
+
+Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all
+
+_CHUNK = 1 << 18
+_TIMEOUT = 30  # seconds without a byte
+
+
+def download(item: Download, folder: Path, progress: Progress | None = None) -> Path:
+    """Bring one file into the folder, from the first of its addresses that delivers it whole.
+
+    An interrupted transfer leaves `<file>.part`, which the next call continues. Wrong bytes leave nothing.
+    """
+    part = folder / f"{item.file}.part"
+    failures = []
+    for url in item.urls:
+        try:
+            _receive(item, url, part, progress)
+            _check(item, part)
+            os.replace(part, folder / item.file)
+            return folder / item.file
+        except (OSError, http.client.HTTPException, DataError) as error:
+            failures.append(f"{url}: {error}")
+    raise DataError(f"cannot download {item.file}: " + "; ".join(failures))
+
+
+def _receive(item: Download, url: str, part: Path, progress: Progress | None) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    if have == item.size:
+        return
+    headers = {"User-Agent": "fedlap", "Accept-Encoding": "identity"}
+    if 0 < have < item.size:
+        headers["Range"] = f"bytes={have}-"
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
+        # A server may ignore the range and send the whole file, with status 200.
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(
+            f"bytes {have}-"
+        )
+        have = have if resumed else 0
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "ab" if resumed else "wb") as file:
+            while have <= item.size and (chunk := response.read(_CHUNK)):
+                file.write(chunk)
+                have += len(chunk)
+                if progress is not None:
+                    progress(item.file, min(have, item.size), item.size)
+
+
+def _check(item: Download, part: Path) -> None:
+    size = part.stat().st_size
+    if size < item.size:
+        raise DataError(f"received {size} of {item.size} bytes; run it again to continue")
+    with open(part, "rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if size > item.size or found != item.md5:
+        part.unlink()
+        raise DataError(
+            f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {found}; discarded"
+        )

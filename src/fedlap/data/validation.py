@@ -1,0 +1,169 @@
+"""What a federation's arrays must satisfy; every message says whose row is at fault and what was expected."""
+
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+
+import numpy as np
+
+from ..errors import ConfigError, DataError
+
+Where = Callable[[int], str]  # the name of a row, for a message
+
+
+def floating(what: str, array: object) -> np.ndarray:
+    """A read-only floating array of shape [rows, ...]; whole numbers are promoted without loss."""
+    array = _numeric(what, array)
+    if array.ndim < 2:
+        raise DataError(f"{what}: inputs of shape {array.shape}; expected one row of features per point")
+    if 0 in array.shape[1:]:
+        raise DataError(f"{what}: inputs of shape {array.shape} have no features; expected at least one")
+    # result_type keeps float64, and takes uint8 pixels to float32 rather than to eight bytes each.
+    wanted = np.float64 if array.dtype.itemsize > 8 else np.result_type(array.dtype, np.float32)
+    return read_only(array.astype(wanted, copy=False))
+
+
+def label_array(what: str, array: object) -> np.ndarray:
+    """Labels as a one-dimensional array of numbers, not yet checked to be classes."""
+    array = _numeric(what, array)
+    if array.ndim != 1:
+        raise DataError(f"{what}: labels of shape {array.shape}; expected one label per row, shape (rows,)")
+    return array
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The same numbers, through a view that cannot be written to."""
+    view = np.ascontiguousarray(array).view()
+    view.setflags(write=False)
+    return view
+
+
+def same_length(what: str, inputs: np.ndarray, labels: np.ndarray) -> None:
+    """As many labels as rows."""
+    if len(inputs) != len(labels):
+        raise DataError(
+            f"{what}: {len(inputs)} rows of inputs but {len(labels)} labels; expected as many of each"
+        )
+
+
+def same_shape(what: str, inputs: np.ndarray, other: str, reference: np.ndarray) -> None:
+    """Rows of one shape everywhere."""
+    if inputs.shape[1:] != reference.shape[1:]:
+        raise DataError(
+            f"{what} has rows of shape {inputs.shape[1:]} but {other} has rows of shape "
+            f"{reference.shape[1:]}; expected the same features everywhere"
+        )
+
+
+def not_empty(what: str, array: np.ndarray) -> None:
+    """At least one row."""
+    if len(array) == 0:
+        raise DataError(f"{what} has no rows; expected at least one")
+
+
+def finite(inputs: np.ndarray, where: Where) -> None:
+    """No infinity and no NaN."""
+    good = np.isfinite(inputs)
+    if not good.all():
+        row, *column = np.argwhere(~good)[0].tolist()
+        column = column[0] if len(column) == 1 else tuple(column)
+        value = inputs[np.nonzero(~good)][0]
+        raise DataError(f"{where(row)}, column {column}: input is {value}; expected a finite number")
+
+
+def class_labels(labels: np.ndarray, classes: int, where: Where) -> np.ndarray:
+    """Labels as int32, each one of 0 … classes − 1."""
+    with np.errstate(invalid="ignore"):
+        good = (labels == np.floor(labels)) & (labels >= 0) & (labels < classes)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"{where(row)}: label is {labels[row]}; expected a whole number from 0 to {classes - 1}"
+        )
+    return read_only(labels.astype(np.int32))
+
+
+def implied_classes(labels: Sequence[np.ndarray]) -> int:
+    """One more than the largest label, at least two."""
+    every = np.concatenate([np.asarray(array, np.float64) for array in labels])
+    largest = max(every[np.isfinite(every)], default=0.0)
+    # Identifiers passed by mistake would otherwise ask for gigabytes of class counts.
+    if largest >= max(1000, len(every)):
+        raise DataError(
+            f"the largest label, {largest:g}, implies more classes than there are labels ({len(every)}); "
+            "expected labels 0, 1, 2, …; pass classes= if it is meant"
+        )
+    return max(2, 1 + int(largest))
+
+
+def client_names(names: Sequence[str], count: int) -> tuple[str, ...]:
+    """Unique names, one for each client."""
+    if count == 0:
+        raise DataError("a federation of no clients; expected at least one")
+    if len(names) != count:
+        raise DataError(f"{len(names)} names for {count} clients; expected one name for each")
+    for position, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise DataError(f"the name of client {position} is {name!r}; expected a non-empty string")
+        if name in names[:position]:
+            raise DataError(f"two clients are named {name!r}; expected unique names")
+    return tuple(names)
+
+
+def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tuple[np.ndarray, ...]:
+    """Row numbers of each client as int32: in the pool, at least one each, and none used twice."""
+    owner = np.full(size, -1, np.int32)
+    checked = []
+    for client, of_client in enumerate(rows):
+        what = f"client {names[client]!r}"
+        numbers = np.asarray(of_client)
+        if numbers.ndim == 1:
+            not_empty(what, numbers)
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise DataError(
+                f"{what}: rows are {numbers.dtype} of shape {numbers.shape}; expected a list of row numbers"
+            )
+        outside = (numbers < 0) | (numbers >= size)
+        if outside.any():
+            raise DataError(
+                f"{what}: row number {numbers[outside][0]}; expected 0 to {size - 1}, the rows of the pool"
+            )
+        unique, counts = np.unique(numbers, return_counts=True)
+        taken = unique[(owner[unique] >= 0) | (counts > 1)]
+        if len(taken):
+            other = owner[taken[0]] if owner[taken[0]] >= 0 else client
+            raise DataError(
+                f"row {taken[0]} of the pool is given to client {names[other]!r} and again to {what}; "
+                "expected each row at most once"
+            )
+        owner[numbers] = client
+        checked.append(read_only(numbers.astype(np.int32)))
+    return tuple(checked)
+
+
+def whole_number(what: str, value: object, least: int) -> int:
+    """A setting that counts something."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{what} is {value!r}; expected a whole number, {least} or above")
+    return int(value)
+
+
+def fraction_of_rows(value: object) -> float:
+    """A setting that says how much of something to take."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ConfigError(f"fraction is {value!r}; expected a number above 0, at most 1")
+    return float(value)
+
+
+def generator(seed: object) -> np.random.Generator:
+    """The random numbers of a seed."""
+    return np.random.default_rng(whole_number("seed", seed, least=0))
+
+
+def _numeric(what: str, array: object) -> np.ndarray:
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise DataError(f"{what}: rows of different lengths; expected a rectangular array") from error
+    if not (np.issubdtype(array.dtype, np.floating) or array.dtype.kind in "bui"):
+        raise DataError(f"{what}: values of type {array.dtype}; expected real numbers")
+    return array

@@ -1,0 +1,21 @@
+"""Where clients run: `vectorised`, `sequential`, or the readable `loop`; the same round in all of them."""
+
+import jax
+
+from ..errors import ConfigError
+from . import loop, sequential, vectorised
+
+ENGINES = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
+
+# Above this many weights a client's step fills a core by itself, and padding all clients to the longest costs
+# more than the interpreter saves.
+SMALL = 10_000
+
+
+def choose(name, weights):
+    """The engine of that name, or the faster one for a model of so many weights."""
+    if name == "auto":
+        return vectorised if weights <= SMALL or jax.default_backend() != "cpu" else sequential
+    if name not in ENGINES:
+        raise ConfigError(f'engine is "{name}"; expected "auto", ' + ", ".join(f'"{n}"' for n in ENGINES))
+    return ENGINES[name]

@@ -1,0 +1,27 @@
+"""The same round as a plain Python loop that compiles nothing: to read, to step through, to compare with."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..parties import Moment
+from .round import State, client_round, server_round
+from .sequential import prepare
+
+__all__ = ["advance", "prepare"]
+
+
+def advance(setup, state, batches, drawn):
+    with jax.disable_jit():
+        moment = Moment(state.round, state.start, setup.key)
+        clients = list(state.clients)
+        for k in np.flatnonzero(drawn):
+            shard, mine = jax.tree.map(lambda leaf: leaf[k], (setup.shards, batches))
+            clients[k] = client_round(
+                setup.task, setup.count, setup.method, state.server, clients[k], setup.pool, shard, mine, moment
+            )
+        contributions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(c.contribution for c in clients))
+        server = server_round(
+            *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float32(drawn)
+        )
+        return State(state.round + 1, server, server.w, tuple(clients))

@@ -1,0 +1,80 @@
+"""The round, written once: what a client does and what the server does. Engines only decide where."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .. import parties
+from ..vector import Vector
+
+
+class ClientState(NamedTuple):
+    """All that survives a round on one client, and the last it has sent."""
+
+    site: Any
+    solver: Any
+    contribution: Any
+
+
+class State(NamedTuple):
+    """All that survives a round; a checkpoint is exactly this."""
+
+    round: Any
+    server: Any
+    start: Vector
+    clients: Any  # ClientState of every client: stacked on axis 0, or a tuple
+
+
+class Method(NamedTuple):
+    """An algorithm and its solvers. Their numbers are leaves, so a sweep over them compiles once."""
+
+    algorithm: Any
+    solver: Any
+    server_solver: Any
+
+
+def client_round(task, count, method, server, client, pool, shard, batches, moment):
+    """Lines 1 and 2 on one client."""
+    k, minimiser = parties.client(task, count, pool, shard, moment, method.solver, client.solver, batches)
+    q = method.algorithm.client_update(server, client.site, k)
+    t = method.algorithm.site_update(server, client.site, q, k)
+    return ClientState(t, minimiser.state, method.algorithm.contribution(t, q, k))
+
+
+def server_round(task, count, classes, method, server, contributions, pool, shards, drawn):
+    """Line 3."""
+    zeros = jax.tree.map(jnp.zeros_like, server.w)
+    s = parties.server(task, count, pool, shards, zeros, classes, drawn, method.server_solver)
+    return method.algorithm.server_update(server, contributions, s)
+
+
+def initial(task, count, classes, method, start, pool, shards, batches, key):
+    """The state before the first round: nobody has learnt, remembered or sent anything."""
+    zeros = jax.tree.map(jnp.zeros_like, start)
+    s = parties.server(task, count, pool, shards, zeros, classes, jnp.ones(count), method.server_solver)
+    g, t = method.algorithm.init(s)
+    first = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
+    variable, contribution = _shapes(task, count, method, g, t, pool, *first, parties.Moment(0, start, key))
+    client = ClientState(t, method.solver.init(_zeros(variable)), _zeros(contribution))
+    clients = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * count), client)
+    return State(jnp.zeros((), jnp.int32), g, start, clients)
+
+
+def _shapes(task, count, method, g, t, pool, shard, batches, moment):
+    """Shapes of what argmin ranges over and of what a client sends, found by running a client without computing."""
+
+    class Recorder:
+        def minimise(self, problem, state):
+            return problem.start, problem.start
+
+    def run(g, t, pool, shard, batches, moment):
+        recorded = method._replace(solver=Recorder())
+        after = client_round(task, count, recorded, g, ClientState(t, (), ()), pool, shard, batches, moment)
+        return after.solver, after.contribution
+
+    return jax.eval_shape(run, g, t, pool, shard, batches, moment)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)

@@ -1,0 +1,38 @@
+"""All clients in one vmap, one compiled program a round: fastest for small models on a CPU, and on accelerators."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..parties import Moment
+from .round import State, client_round, server_round
+
+
+def prepare(state):
+    return state
+
+
+def advance(setup, state, batches, drawn):
+    return _compiled(*setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float32(drawn), setup.key)
+
+
+def federated_round(task, count, classes, method, state, pool, shards, batches, drawn, key):
+    moment = Moment(state.round, state.start, key)
+    on_clients = jax.vmap(
+        lambda client, shard, batches: client_round(
+            task, count, method, state.server, client, pool, shard, batches, moment
+        )
+    )
+    new = on_clients(state.clients, shards, batches)
+    clients = jax.tree.map(partial(_choose, drawn), new, state.clients)
+    server = server_round(task, count, classes, method, state.server, clients.contribution, pool, shards, drawn)
+    return State(state.round + 1, server, server.w, clients)
+
+
+def _choose(drawn, new, old):
+    return jnp.where(drawn.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old)
+
+
+_compiled = jax.jit(federated_round, static_argnums=(0, 1, 2))

@@ -1,0 +1,24 @@
+"""The errors fedlap raises on purpose; a command line shows their message alone, without a traceback."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedlapError(Exception):
+    """An error whose message is meant for the user."""
+
+
+class DataError(FedlapError, ValueError):
+    """Data that cannot be used; the message names the file, client, row or column."""
+
+
+class ConfigError(FedlapError, ValueError):
+    """A setting that cannot be used; the message names the setting and what was expected."""
+
+
+def unknown(kind: str, value: object, choices: Iterable[str]) -> ConfigError:
+    """The error for a name that is not one of the choices, with the nearest choice if one is near."""
+    choices = sorted(choices)
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"unknown {kind} {value!r}{hint} (choices: {', '.join(choices)})")

@@ -1,0 +1,39 @@
+"""Accuracy and negative log-likelihood of the broadcast weights w_g on a test set."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+CHUNK = 500  # examples at a time: a network's activations for 10,000 images would not fit
+
+
+class Metrics(NamedTuple):
+    accuracy: float
+    nll: float
+
+
+@partial(jax.jit, static_argnums=0)
+def evaluate(task, w, inputs, labels):
+    """Both are NaN when the weights or the outputs are not finite, so that a diverged run cannot look like a bad one."""
+    size = len(labels)
+    chunks = -(-size // CHUNK)
+    places = jnp.arange(chunks * CHUNK).reshape(chunks, -1)
+
+    def add(totals, chunk):
+        at = jnp.minimum(chunk, size - 1)
+        outputs, real = task.model.apply(w.tree, inputs[at]), chunk < size
+        right = outputs.argmax(-1) == labels[at]
+        loss = task.likelihood.loss(outputs, labels[at])
+        return (totals[0] + jnp.where(real, right, 0).sum(), totals[1] + jnp.where(real, loss, 0).sum()), None
+
+    zero = jnp.zeros(())
+    (right, loss), _ = jax.lax.scan(add, (zero, zero), places)
+    return Metrics(jnp.where(jnp.isfinite(loss), right / size, jnp.nan), loss / size)
+
+
+@partial(jax.jit, static_argnums=0)
+def predict(task, w, inputs):
+    """Class probabilities at the point estimate."""
+    return task.likelihood.probabilities(task.model.apply(w.tree, inputs))

@@ -1,0 +1,45 @@
+"""Constructors as schemas: a field states its domain, and the same field is option, sweep axis and trace leaf."""
+
+import dataclasses
+import math
+
+import jax
+
+from .errors import ConfigError
+
+DOMAINS = {
+    "positive": ("a number above 0", lambda x: _is_number(x) and x > 0),
+    "nonnegative": ("a number, 0 or above", lambda x: _is_number(x) and x >= 0),
+    "damping": (
+        "a number in (0, 1], evenly, by_share or a schedule of them",
+        lambda x: callable(x) or (_is_number(x) and 0 < x <= 1),
+    ),
+    "count": ("a whole number above 0", lambda x: isinstance(x, int) and not isinstance(x, bool) and x > 0),
+    "whole": ("a whole number, 0 or above", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0),
+    "optional positive": ("a number above 0, or none", lambda x: x is None or (_is_number(x) and x > 0)),
+    "truth": ("true or false", lambda x: isinstance(x, bool)),
+    "structure": ('"diagonal" or "full"', lambda x: x in ("diagonal", "full")),
+}
+
+
+def hyper(domain, *, static=False, **default):
+    """A hyper-parameter of the named domain; `static` ones are part of the program and compile anew."""
+    return dataclasses.field(metadata={"domain": domain, "static": static}, **default)
+
+
+def hyperparameters(cls):
+    """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+def check(thing):
+    """Raise a ConfigError that names the first hyper-parameter outside its domain."""
+    for field in dataclasses.fields(thing):
+        expected, holds = DOMAINS[field.metadata["domain"]]
+        value = getattr(thing, field.name)
+        if not holds(value):
+            raise ConfigError(f"{type(thing).__name__}: {field.name} is {value!r}; expected {expected}")
+
+
+def _is_number(x):
+    return not isinstance(x, (str, bool, type(None))) and not callable(x) and math.isfinite(x)

@@ -1,0 +1,148 @@
+"""Models: anything with `init(key, inputs, classes)`, `apply(params, inputs)` and `train(params, inputs, key)`.
+
+`init` looks at the shape of a batch of inputs, `apply` is deterministic and `train` may draw (dropout). A model is
+compared by value, so that two equal models share one compiled program.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from .errors import ConfigError
+from .layers import Activation, Convolution, Dense, Dropout, Flatten, MaxPool, Weighted, zeros
+
+
+class Linearised(NamedTuple):
+    """One layer at one batch: its inputs, its outputs and the pullback from these to those."""
+
+    layer: Any
+    inputs: Any
+    outputs: Any
+    pullback: Callable
+
+
+@dataclass(frozen=True)
+class Network:
+    """f = layer_L ∘ … ∘ layer_1; its weights are a tuple of one dictionary a layer, empty for layers without."""
+
+    layers: tuple
+
+    def init(self, key, inputs, classes):
+        params = []
+        for layer, layer_key in zip(self.layers, jax.random.split(key, len(self.layers)), strict=True):
+            weights = layer.init(layer_key, inputs, classes) if isinstance(layer, Weighted) else {}
+            inputs = jax.eval_shape(layer.apply, weights, inputs)
+            params.append(weights)
+        return tuple(params)
+
+    def apply(self, params, inputs):
+        for layer, weights in zip(self.layers, params, strict=True):
+            inputs = layer.apply(weights, inputs)
+        return inputs
+
+    def train(self, params, inputs, key):
+        keys = jax.random.split(key, len(self.layers))
+        for layer, weights, layer_key in zip(self.layers, params, keys, strict=True):
+            inputs = layer.apply(weights, inputs, layer_key)
+        return inputs
+
+    def linearise(self, params, inputs):
+        """The layers in order, each with what its part of JᵀF needs."""
+        tape = []
+        for layer, weights in zip(self.layers, params, strict=True):
+            outputs, pullback = jax.vjp(partial(layer.apply, weights), inputs)
+            tape.append(Linearised(layer, inputs, outputs, pullback))
+            inputs = outputs
+        return tape
+
+
+@dataclass(frozen=True, init=False)
+class Model:
+    """A model made of functions `init(key, inputs)`, `apply(params, inputs)`, and `train(params, inputs, key)`.
+
+    Without `train`, training uses `apply`. Pass named functions rather than new lambdas on every call, or every
+    call compiles anew.
+    """
+
+    functions: tuple
+
+    def __init__(self, init, apply, train=None):
+        object.__setattr__(self, "functions", (init, apply, train))
+
+    def init(self, key, inputs, classes):
+        return self.functions[0](key, inputs)
+
+    def apply(self, params, inputs):
+        return self.functions[1](params, inputs)
+
+    def train(self, params, inputs, key):
+        _, apply, train = self.functions
+        return apply(params, inputs) if train is None else train(params, inputs, key)
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A Flax module, or anything with `init(key, inputs)` and `apply(params, inputs)`, which trains as it predicts."""
+
+    module: Any
+
+    def init(self, key, inputs, classes):
+        params = self.module.init(key, inputs)
+        state = sorted(set(params) - {"params"}) if "params" in params else []
+        if state:
+            raise ConfigError(f"{type(self.module).__name__} has state ({', '.join(state)}), which is not averaged")
+        return params
+
+    def apply(self, params, inputs):
+        return self.module.apply(params, inputs)
+
+    def train(self, params, inputs, key):
+        return self.module.apply(params, inputs)
+
+
+def as_model(thing):
+    """A model as it is, or a Flax module as a model."""
+    if all(callable(getattr(thing, name, None)) for name in ("init", "apply", "train")):
+        return thing
+    if all(callable(getattr(thing, name, None)) for name in ("init", "apply")):
+        return Wrapped(thing)
+    raise ConfigError(f"model is {thing!r}; expected a fedlap model, a Flax module or Model(init=..., apply=...)")
+
+
+def check_outputs(model, params, inputs, classes):
+    """An error unless the model gives one output a class."""
+    shape = jax.eval_shape(model.apply, params, inputs).shape
+    if shape != (len(inputs), classes):
+        raise ConfigError(f"the model's outputs have shape {shape}; {len(inputs)} examples of {classes} classes need {(len(inputs), classes)}")
+
+
+def logistic(bias=False):
+    """Multinomial logistic regression, from zero weights: two logits for two classes."""
+    return Network((Flatten(), Dense(bias=bias, draw=zeros)))
+
+
+def mlp(hidden=(200, 100), activation="relu"):
+    """A multilayer perceptron; 178,110 weights on 28 × 28 images of ten classes."""
+    inner = [layer for width in hidden for layer in (Dense(width), Activation(activation))]
+    return Network((Flatten(), *inner, Dense()))
+
+
+def zenke_cnn():
+    """The CIFAR network of Zenke et al. (2017), with dropout; 890,410 weights."""
+    relu = Activation("relu")
+
+    def block(width):
+        first, second = Convolution(width, 3, padding=1), Convolution(width, 3)
+        return first, relu, second, relu, MaxPool(), Dropout(0.25)
+
+    return Network((*block(32), *block(64), Flatten(), Dense(512), relu, Dropout(0.5), Dense()))
+
+
+def acar_cnn():
+    """The CIFAR network of Acar et al. (2021), FedDyn's."""
+    relu = Activation("relu")
+    convolutions = [layer for _ in range(2) for layer in (Convolution(64, 5), relu, MaxPool())]
+    return Network((*convolutions, Flatten(), Dense(384), relu, Dense(192), relu, Dense()))

@@ -1,0 +1,189 @@
+"""Clients and server as the algorithms see them, built from a model and data. Every engine uses these two."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .algorithm import Client, Server
+from .memory import Memory, SoftLabels, weigh
+from .precision import Diagonal, Full, identity
+from .solvers import Problem
+from .vector import Vector
+
+# Of a larger memory each step sees a sample of this many points, so that a hundred clients' memory costs a
+# step no more than a few times its own minibatch.
+MEMORY_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt: part of the program, so compared by value."""
+
+    model: Any
+    likelihood: Any
+    curvature: Any
+
+
+class Pool(NamedTuple):
+    """The arrays that all clients' row numbers point into."""
+
+    inputs: Any  # [N, ...]
+    labels: Any  # [N]
+    memory: Any  # [M, ...]
+
+
+class Shard(NamedTuple):
+    """One client's part of the pool, padded at the end to the length of the longest."""
+
+    rows: Any  # [n_max]
+    n: Any
+    share: Any
+    number: Any  # of its name, for its random stream
+    mine: Any  # [m] places in the memory
+    weights: Any  # [m]
+
+
+class Batches(NamedTuple):
+    """The minibatches of one client in one round, padded at the end."""
+
+    rows: Any  # [steps_max, batch]
+    steps: Any
+
+
+class Moment(NamedTuple):
+    """What all clients are told at the start of a round."""
+
+    round: Any
+    start: Vector
+    key: Any
+
+
+class Minimiser:
+    """`k.argmin` of one client in one round.
+
+    The solver's state enters and leaves here, so that `w ← argmin …` stays one line in an algorithm.
+    """
+
+    def __init__(self, solver, state, minibatch, batches):
+        self.solver, self.state, self.minibatch, self.batches = solver, state, minibatch, batches
+        self.client = None
+
+    def __call__(self, objective, start):
+        problem = Problem(objective, start, self.client, self.minibatch, self.batches.rows, self.batches.steps)
+        variable, self.state = self.solver.minimise(problem, self.state)
+        return variable
+
+
+def client(task, count, pool, shard, moment, solver, state, batches):
+    """Client k for one round, and the minimiser that will hold its solver's state."""
+    memory = Memory(pool.memory, shard.mine, shard.weights)
+    key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
+
+    def minibatch(rows, step):
+        step_key = jax.random.fold_in(key, step)
+        return whole._replace(
+            loss=_loss(task, pool, rows, rows >= 0, shard.n, lambda w, x: task.model.train(w.tree, x, step_key)),
+            distil=_sampled_distil(task, pool.memory, step_key),
+            noise=_noise(step_key),
+        )
+
+    def curvature(inputs, labels, rows, weights, n):
+        def of(w, structure):
+            arguments = (task.model, task.likelihood, w.tree, inputs, labels, rows, weights, n, key)
+            if structure == "diagonal":
+                return Diagonal(Vector(task.curvature.diagonal(*arguments)))
+            return Full(task.curvature.full(*arguments))
+
+        return of
+
+    real = jnp.arange(len(shard.rows)) < shard.n
+    minimiser = Minimiser(solver, state, minibatch, batches)
+    whole = Client(
+        n=shard.n,
+        share=shard.share,
+        count=count,
+        round=moment.round,
+        start=moment.start,
+        loss=_loss(task, pool, shard.rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
+        hessian=curvature(pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), shard.n),
+        memory_hessian=curvature(
+            pool.memory, jnp.zeros(len(pool.memory), int), shard.mine, shard.weights, len(shard.mine)
+        ),
+        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[shard.mine])),
+        own=memory.place,
+        everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
+        distil=_distil(task, pool.memory),
+        noise=_noise(key),
+        argmin=minimiser,
+    )
+    minimiser.client = whole
+    return whole, minimiser
+
+
+def server(task, count, pool, shards, zeros, classes, drawn, solver):
+    """The server for one round."""
+    memory = Memory(pool.memory, shards.mine, shards.weights)
+
+    def average(stacked, weights=None):
+        weights = drawn if weights is None else drawn * weights
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1) / weights.sum(), stacked)
+
+    def argmin(function, start):
+        return solver.solve(lambda v: function(v) / shards.n.sum(), start)
+
+    points, dtype = shards.mine.shape[-1], shards.weights.dtype
+    return Server(
+        count=count,
+        participation=drawn.mean(),
+        zeros=zeros,
+        identity=lambda structure: identity(structure, zeros),
+        unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, classes), dtype)),
+        average=average,
+        gather=memory.place,
+        distil=_distil(task, pool.memory),
+        argmin=argmin,
+    )
+
+
+def _predict(task, w, inputs):
+    return task.likelihood.probabilities(task.model.apply(w.tree, inputs))
+
+
+def _loss(task, pool, rows, real, n, outputs):
+    """An unbiased estimate of the sum over all n examples, from those rows that are real."""
+    inputs, labels = pool.inputs[rows], pool.labels[rows]
+
+    def loss(w):
+        each = task.likelihood.loss(outputs(w, inputs), labels)
+        return n * jnp.where(real, each, 0).sum() / real.sum()
+
+    return loss
+
+
+def _distil(task, inputs):
+    def distil(w, labels):
+        outputs = task.model.apply(w.tree, inputs)
+        return task.likelihood.soft_loss(outputs, labels.mass, labels.targets).sum()
+
+    return distil
+
+
+def _sampled_distil(task, inputs, key):
+    if len(inputs) <= MEMORY_BATCH:
+        return _distil(task, inputs)
+    places = jax.random.randint(key, (MEMORY_BATCH,), 0, len(inputs))
+    sampled = _distil(task, inputs[places])
+    factor = len(inputs) / MEMORY_BATCH
+    return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
+
+
+def _noise(key):
+    def noise(samples, like):
+        leaves, structure = jax.tree.flatten(like)
+        keys = jax.random.split(key, len(leaves))
+        draws = [jax.random.normal(k, (samples, *leaf.shape), leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(structure, draws)
+
+    return noise

@@ -1,0 +1,96 @@
+"""Precision matrices as objects: an equation is written once and never asks which structure it has.
+
+All of them know `S @ w`, `S.solve(v)`, `S.logdet()`, addition and scaling; a number added to a precision is
+that multiple of the identity, so that `delta + V` is δI + V.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from .errors import ConfigError
+from .vector import Linear, Vector, pytree
+
+
+@pytree
+class Isotropic(Linear):
+    """s·I, of any dimension."""
+
+    scale: object
+
+    def __add__(self, other):
+        return Isotropic(self.scale + other.scale) if isinstance(other, Isotropic) else other + self.scale
+
+    def __matmul__(self, w):
+        return self.scale * w
+
+
+@pytree
+class Diagonal(Linear):
+    """diag(d), the structure of the paper's experiments."""
+
+    d: Vector
+
+    def __add__(self, other):
+        return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return self.d.times(w)
+
+    def solve(self, v):
+        return v.times(self.d.map(lambda d: 1 / d))
+
+    def logdet(self):
+        return sum(jnp.log(leaf).sum() for leaf in jax.tree.leaves(self))
+
+    def positive_part(self):
+        return Diagonal(self.d.map(lambda d: jnp.maximum(d, 0)))
+
+    @property
+    def flat(self):
+        return self.d.flat
+
+
+@pytree
+class Full(Linear):
+    """A dense symmetric matrix over the flat vector, for models of up to a few thousand weights."""
+
+    matrix: object
+
+    def __add__(self, other):
+        if isinstance(other, Full):
+            return Full(self.matrix + other.matrix)
+        return Full(self.matrix + _number(other) * jnp.eye(self.matrix.shape[-1], dtype=self.matrix.dtype))
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return w.like(self.matrix @ w.flat)
+
+    def solve(self, v):
+        return v.like(jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(self.matrix), True), v.flat))
+
+    def logdet(self):
+        return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.matrix))).sum()
+
+    def positive_part(self):
+        values, vectors = jnp.linalg.eigh(self.matrix)
+        return Full((vectors * jnp.maximum(values, 0)) @ vectors.T)
+
+    @property
+    def flat(self):
+        return self.matrix
+
+
+def _number(other):
+    return other.scale if isinstance(other, Isotropic) else other
+
+
+def identity(structure, like):
+    """I in the named structure, for weights shaped as `like`."""
+    if structure == "diagonal":
+        return Diagonal(like.map(jnp.ones_like))
+    if structure == "full":
+        return Full(jnp.eye(like.size, dtype=like.flat.dtype))
+    raise ConfigError(f'covariance is "{structure}"; expected "diagonal" or "full"')

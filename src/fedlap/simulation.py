@@ -1,0 +1,219 @@
+"""A federation in one process: start it, step it by hand, or let `simulate` do all rounds."""
+
+import dataclasses
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import checkpoint as checkpoints
+from .compilation import keep_compiled_programs
+from .curvature import GaussNewton
+from .data.federation import Federation
+from .engines import choose
+from .engines.round import Method, State, initial
+from .engines.setup import Setup, draw_batches, make_setup
+from .errors import ConfigError
+from .evaluate import Metrics, evaluate, predict
+from .hyperparameters import check
+from .likelihood import categorical
+from .models import as_model, check_outputs
+from .parties import Batches, Task
+from .solvers import adam, descent
+from .streams import stream
+from .vector import Vector
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Simulation:
+    """One run, ready to go: `state = run.init()`, then `state = run.step(state)` as often as you like.
+
+    Its methods are pure: what changes from round to round is in the state and nowhere else.
+    """
+
+    algorithm: Any
+    federation: Federation
+    solver: Any
+    seed: int
+    participation: float | int
+    setup: Setup
+    start: Vector
+    engine: Any
+    test: tuple
+
+    @classmethod
+    def of(
+        cls,
+        algorithm,
+        federation,
+        model,
+        *,
+        solver=None,
+        seed=0,
+        participation=1.0,
+        likelihood=categorical,
+        curvature=None,
+        server_solver=None,
+        engine="auto",
+    ):
+        """Check everything and put the data on the device. Arguments are those of `simulate`."""
+        keep_compiled_programs()
+        solver, server_solver = solver or adam(), server_solver or descent()
+        for thing in (algorithm, solver, server_solver):
+            check(thing)
+        _check_participation(participation, len(federation.clients))
+        task = Task(as_model(model), likelihood, curvature or GaussNewton())
+        setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
+        key = jax.random.fold_in(jax.random.key(seed), 0)
+        inputs = setup.pool.inputs[:1]
+        start = Vector(task.model.init(key, inputs, federation.classes))
+        check_outputs(task.model, start.tree, inputs, federation.classes)
+        test = (jnp.asarray(federation.test_inputs, inputs.dtype), jnp.asarray(federation.test_labels))
+        return cls(
+            algorithm, federation, solver, seed, participation, setup, start, choose(engine, start.size), test
+        )
+
+    def init(self) -> State:
+        batches = self.batches(0, np.ones(self.setup.count, bool))
+        state = initial(*self.setup.static, self.setup.method, self.start, self.setup.pool, self.setup.shards, batches, self.setup.key)
+        return self.engine.prepare(state)
+
+    def drawn(self, round) -> np.ndarray:
+        """Which clients take part in this round."""
+        count = self.setup.count
+        wanted = self.participation if isinstance(self.participation, int) else round_up(self.participation * count)
+        everyone = np.arange(count)
+        chosen = stream(self.seed, "participants", round).permutation(everyone)[:wanted]
+        return np.isin(everyone, chosen)
+
+    def batches(self, round, drawn) -> Batches:
+        return draw_batches(self.solver, self.federation, self.seed, round, drawn)
+
+    def step(self, state: State) -> State:
+        round = int(state.round)
+        drawn = self.drawn(round)
+        return self.engine.advance(self.setup, state, self.batches(round, drawn), drawn)
+
+    def evaluate(self, state: State) -> Metrics:
+        return Metrics(*map(float, evaluate(self.setup.task, state.server.w, *self.test)))
+
+    def describe(self) -> dict:
+        """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
+        return {
+            "algorithm": repr(self.algorithm),
+            "model": repr(self.setup.task.model),
+            "likelihood": repr(self.setup.task.likelihood),
+            "curvature": repr(self.setup.task.curvature),
+            "solver": repr(self.solver),
+            "server_solver": repr(self.setup.method.server_solver),
+            "seed": self.seed,
+            "participation": self.participation,
+            "federation": self.federation.fingerprint(),
+            "precision": str(self.setup.pool.inputs.dtype),
+        }
+
+
+class Final(NamedTuple):
+    """The answer: the flat mean, and the precision ([P] or [P, P]) where the algorithm has one."""
+
+    w: np.ndarray
+    S: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class History:
+    """What a run leaves behind."""
+
+    simulation: Simulation
+    state: State
+    accuracy: np.ndarray  # of w_g on the test set, after each round
+    nll: np.ndarray
+    seconds: np.ndarray  # wall time of each round, evaluation included
+    
+    @property
+    def final(self) -> Final:
+        server = self.state.server
+        S = np.asarray(server.S.flat) if hasattr(server, "S") else None
+        return Final(np.asarray(server.w.flat), S)
+
+    @property
+    def diverged(self) -> bool:
+        return not np.isfinite(self.nll).all()
+
+    def predict(self, inputs) -> np.ndarray:
+        """Class probabilities at the point estimate."""
+        pool = self.simulation.setup.pool.inputs
+        inputs = jnp.asarray(inputs, pool.dtype)
+        if inputs.shape[1:] != pool.shape[1:]:
+            raise ConfigError(f"inputs have shape {inputs.shape[1:]} each; the model was trained on {pool.shape[1:]}")
+        return np.asarray(predict(self.simulation.setup.task, self.state.server.w, inputs))
+
+
+def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=False, **options) -> History:
+    """Train for some rounds and return the history.
+
+    Args:
+        algorithm: for example `FedLapCov(delta=1.0)`.
+        federation: the clients' data and a test set, for example `Federation.from_arrays(...)`.
+        model: `logistic()`, `mlp(...)`, a Flax module, or anything with `init` and `apply`.
+        rounds: how many communication rounds (a one-shot method takes one).
+        checkpoint: a file to write after every round, atomically.
+        resume: continue from that file, to the same bits as a run that was never stopped.
+        solver: the clients' argmin: `adam(...)` by default, `lbfgs()`, `newton()`.
+        seed: of everything random.
+        participation: a fraction or a number of clients drawn in each round.
+        curvature: `GaussNewton()` by default.
+        server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
+        engine: "auto", "vectorised", "sequential" or "loop".
+
+    >>> import numpy as np, fedlap
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
+    >>> hospitals = fedlap.Federation.from_arrays(clients=[(x[:20], y[:20]), (x[20:40], y[20:40])], test=(x[40:], y[40:]))
+    >>> history = fedlap.simulate(fedlap.FedLap(delta=0.1), hospitals, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
+    >>> bool(history.accuracy[-1] > 0.9)
+    True
+    """
+    run = Simulation.of(algorithm, federation, model, **options)
+    return run_to_end(run, rounds, checkpoint, resume)
+
+
+def run_to_end(run, rounds, checkpoint=None, resume=False) -> History:
+    for history in histories(run, rounds, checkpoint, resume):
+        pass
+    return history
+
+
+def histories(run, rounds, checkpoint=None, resume=False):
+    """The history so far after every round, for whoever wants to watch."""
+    if not (isinstance(rounds, int) and rounds > 0):
+        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+    rounds = 1 if run.algorithm.one_shot else rounds
+    state, table = run.init(), np.zeros((0, 3))
+    if resume:
+        state, table = checkpoints.load(checkpoint, state, run.describe())
+        if len(table):
+            yield History(run, state, *table.T)
+    for _ in range(len(table), rounds):
+        began = time.perf_counter()
+        state = run.step(state)
+        metrics = run.evaluate(state)
+        table = np.vstack([table, [*metrics, time.perf_counter() - began]])
+        if checkpoint is not None:
+            checkpoints.save(checkpoint, state, table, run.describe())
+        yield History(run, state, *table.T)
+
+
+def round_up(number):
+    return int(np.ceil(number - 1e-9))
+
+
+def _check_participation(participation, count):
+    if isinstance(participation, bool) or not isinstance(participation, (int, float)):
+        raise ConfigError(f"participation is {participation!r}; expected a fraction or a number of clients")
+    if isinstance(participation, int) and not 1 <= participation <= count:
+        raise ConfigError(f"participation is {participation} clients; the federation has {count}")
+    if isinstance(participation, float) and not 0 < participation <= 1:
+        raise ConfigError(f"participation is {participation}; expected a fraction above 0 and at most 1")

@@ -1,0 +1,18 @@
+"""argmin, the one slow and approximate thing in an algorithm, and therefore a parameter.
+
+A local solver has
+    step_count(n)              how many minibatches a round has for n examples
+    schedule(rng, n)           these minibatches: [steps, batch] places among the n examples, −1 for none
+    init(variable)             what it keeps between rounds
+    minimise(problem, state)   the minimiser it found, and what it keeps
+and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.
+"""
+
+from .adam import Adam, Descent, adam, descent
+from .lbfgs import LBFGS, lbfgs
+from .newton import Newton, newton
+from .problem import Problem
+
+SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
+
+__all__ = ["LBFGS", "SOLVERS", "Adam", "Descent", "Newton", "Problem", "adam", "descent", "lbfgs", "newton"]

@@ -1,0 +1,92 @@
+"""Adam on minibatches, for clients, and on a whole objective until it converges, for the server."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..hyperparameters import hyper, hyperparameters
+
+
+@hyperparameters
+class Adam:
+    """Adam with minibatches; with `keep`, its moments and step count survive from round to round."""
+
+    epochs: int = hyper("count", static=True, default=5)
+    batch: int = hyper("count", static=True, default=32)
+    learning_rate: float = hyper("positive", default=1e-3)
+    clip: float | None = hyper("optional positive", default=None)
+    keep: bool = hyper("truth", static=True, default=False)
+
+    def step_count(self, n):
+        return self.epochs * -(-n // self.batch)
+
+    def schedule(self, rng, n):
+        """Each epoch visits every example once, in its own order; the last batch may be short."""
+        width = self.step_count(n) * self.batch // self.epochs
+        places = np.full((self.epochs, width), -1, np.int32)
+        places[:, :n] = rng.permuted(np.broadcast_to(np.arange(n, dtype=np.int32), (self.epochs, n)), axis=1)
+        return places.reshape(-1, self.batch)
+
+    def init(self, variable):
+        return self._optimiser.init(variable) if self.keep else ()
+
+    def minimise(self, problem, state):
+        optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
+
+        def step(i, carry):
+            variable, moments = carry
+            client = problem.minibatch(problem.rows[i], i)
+            gradient = jax.grad(lambda v: scale * objective(v, client))(variable)
+            update, moments = optimiser.update(gradient, moments)
+            return optax.apply_updates(variable, update), moments
+
+        moments = state if self.keep else optimiser.init(problem.start)
+        variable, moments = jax.lax.fori_loop(0, problem.steps, step, (problem.start, moments))
+        return variable, moments if self.keep else ()
+
+    @property
+    def _optimiser(self):
+        clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
+        return optax.chain(*clip, optax.adam(self.learning_rate))
+
+
+@hyperparameters
+class Descent:
+    """Adam on the whole objective, for at most `steps`, stopped when a hundred more gain next to nothing.
+
+    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start.
+    """
+
+    steps: int = hyper("whole", static=True, default=5000)
+    learning_rate: float = hyper("positive", default=1e-3)
+    tolerance: float = hyper("nonnegative", default=1e-4)
+
+    def solve(self, function, start):
+        optimiser = optax.adam(self.learning_rate)
+        value_and_gradient = jax.value_and_grad(function)
+        block = 100
+
+        def step(_, carry):
+            variable, moments, value = carry
+            value, gradient = value_and_gradient(variable)
+            update, moments = optimiser.update(gradient, moments)
+            return optax.apply_updates(variable, update), moments, value
+
+        def unconverged(carry):
+            done, _, _, value, before, first = carry
+            return (done < self.steps) & (before - value > self.tolerance * (first - value))
+
+        def advance(carry):
+            done, variable, moments, value, _, first = carry
+            todo = jnp.minimum(block, self.steps - done)
+            variable, moments, after = jax.lax.fori_loop(0, todo, step, (variable, moments, value))
+            return done + todo, variable, moments, after, value, first
+
+        first = function(start)
+        carry = (0, start, optimiser.init(start), first, first + jnp.ones_like(first), first)
+        return jax.lax.while_loop(unconverged, advance, carry)[1]
+
+
+adam = Adam
+descent = Descent

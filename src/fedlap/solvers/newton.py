@@ -1,0 +1,58 @@
+"""Newton's method, which turns every algorithm into its theory on small models."""
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..errors import ConfigError
+from ..hyperparameters import hyper, hyperparameters
+from .problem import FullBatch
+
+LARGEST = 5_000  # weights: a Hessian of 200 MB in float64
+
+
+@hyperparameters
+class Newton(FullBatch):
+    """Damped Newton on all the data, until the gradient is rounding."""
+
+    steps: int = hyper("count", static=True, default=100)
+
+    def solve(self, function, start):
+        x, unflatten = ravel_pytree(start)
+        if x.size > LARGEST:
+            raise ConfigError(
+                f"newton needs the Hessian of all {x.size:,} weights and takes at most {LARGEST:,}; "
+                "use adam or lbfgs for this model"
+            )
+        value = lambda x: function(unflatten(x))
+        gradient, hessian = jax.grad(value), jax.hessian(value)
+        rounding = jnp.finfo(x.dtype).eps
+
+        def direction(x, g):
+            H = hessian(x)
+            # Softmax outputs are determined up to a constant, so H may be singular along directions where g is 0.
+            ridge = 10 * rounding * jnp.trace(H) * jnp.eye(x.size, dtype=x.dtype)
+            d = -jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(H + ridge), True), g)
+            return jnp.where(jnp.isfinite(d).all() & (d @ g < 0), d, -g)
+
+        def backtrack(x, g, d):
+            before = value(x)
+            slack = 10 * rounding * jnp.abs(before)  # near the minimum a decrease is below what f can show
+            too_far = lambda t: ~(value(x + t * d) <= before + 1e-4 * t * (g @ d) + slack) & (t > 1e-10)
+            return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
+
+        def unfinished(carry):
+            i, x, g, moved = carry
+            return (i < self.steps) & (jnp.abs(g).max() > rounding) & (moved > rounding * (1 + jnp.abs(x).max()))
+
+        def step(carry):
+            i, x, g, _ = carry
+            d = direction(x, g)
+            move = backtrack(x, g, d) * d
+            return i + 1, x + move, gradient(x + move), jnp.abs(move).max()
+
+        start_at = (0, x, gradient(x), jnp.full((), jnp.inf, x.dtype))
+        return unflatten(jax.lax.while_loop(unfinished, step, start_at)[1])
+
+
+newton = Newton

@@ -1,0 +1,49 @@
+"""Set fedlap up in this folder and run it: needs Python 3.11 or newer and nothing else.
+
+    python3 start.py run      train every algorithm on the four hospitals (or: run SPEC.toml …)
+    python3 start.py test     run the tests
+
+The first use makes an environment in .venv; later uses find it there.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENT = HERE / ".venv"
+BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+
+
+def install(extra):
+    """Install the package as it lies here, unless this very pyproject.toml is installed already."""
+    wanted = hashlib.sha256((HERE / "pyproject.toml").read_bytes()).hexdigest() + extra
+    mark = ENVIRONMENT / f"installed{extra or '-run'}"
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    print(f"Setting up {ENVIRONMENT} (a minute or two, once) …", flush=True)
+    if not (ENVIRONMENT / "pyvenv.cfg").exists():
+        venv.create(ENVIRONMENT, with_pip=True)
+    pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--editable", f"{HERE}{extra}"], check=True)
+    mark.write_text(wanted)
+
+
+def main():
+    if sys.version_info < (3, 11):
+        sys.exit(f"fedlap needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+    command, *rest = sys.argv[1:] or ["help"]
+    if command == "test":
+        install("[dev]")
+        sys.exit(subprocess.run([str(BIN / "python"), "-m", "pytest", *rest], cwd=HERE).returncode)
+    if command in ("help", "-h", "--help"):
+        sys.exit(__doc__)
+    install("")
+    sys.exit(subprocess.run([str(BIN / "python"), "-m", "fedlap", command, *rest]).returncode)
+
+
+if __name__ == "__main__":
+    main()
