@@ -92,99 +92,99 @@ INFINITE_IMAGE = np.where(np.arange(16).reshape(2, 2, 2, 2) == 13, np.inf, 0.0)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(clients=[]), "no clients; expected at least one"),
-        (dict(clients=[GOOD, (np.zeros((0, 3)), [])]), "client 'client-1' has no rows"),
+        ({"clients": []}, "no clients; expected at least one"),
+        ({"clients": [GOOD, (np.zeros((0, 3)), [])]}, "client 'client-1' has no rows"),
         (
-            dict(clients=[GOOD, (np.zeros((3, 3)), [0, 1])]),
+            {"clients": [GOOD, (np.zeros((3, 3)), [0, 1])]},
             r"client 'client-1': 3 rows of inputs but 2 labels",
         ),
         (
-            dict(clients=[GOOD, (NAN, [0, 1])]),
+            {"clients": [GOOD, (NAN, [0, 1])]},
             r"client 'client-1', row 1, column 1: input is nan; expected a finite",
         ),
         (
-            dict(clients=[(INFINITE_IMAGE, [0, 1])], test=(np.zeros((1, 2, 2, 2)), [0])),
+            {"clients": [(INFINITE_IMAGE, [0, 1])], "test": (np.zeros((1, 2, 2, 2)), [0])},
             r"client 'client-0', row 1, column \(1, 0, 1\): input is inf",
         ),
         (
-            dict(clients=[GOOD, (np.zeros((2, 3)), [0, 0.5])]),
+            {"clients": [GOOD, (np.zeros((2, 3)), [0, 0.5])]},
             r"'client-1', row 1: label is 0\.5; expected a whole number",
         ),
         (
-            dict(clients=[(np.zeros((2, 3)), [0, np.nan])]),
+            {"clients": [(np.zeros((2, 3)), [0, np.nan])]},
             "'client-0', row 1: label is nan; expected a whole number",
         ),
-        (dict(clients=[GOOD, (np.zeros((2, 3)), [0, 4])], classes=3), "row 1: label is 4; .* from 0 to 2"),
-        (dict(clients=[GOOD, (np.zeros((2, 3)), [-1, 1])]), "'client-1', row 0: label is -1; .* from 0 to 1"),
+        ({"clients": [GOOD, (np.zeros((2, 3)), [0, 4])], "classes": 3}, "row 1: label is 4; .* from 0 to 2"),
+        ({"clients": [GOOD, (np.zeros((2, 3)), [-1, 1])]}, "'client-1', row 0: label is -1; .* from 0 to 1"),
         (
-            dict(clients=[GOOD, pair(2, features=4)]),
+            {"clients": [GOOD, pair(2, features=4)]},
             r"'client-1' has rows of shape \(4,\) but client 'client-0' .* \(3,\)",
         ),
         (
-            dict(test=pair(2, features=4)),
+            {"test": pair(2, features=4)},
             r"the test set has rows of shape \(4,\) but client 'client-0' .* \(3,\)",
         ),
         (
-            dict(public=np.zeros((2, 4))),
+            {"public": np.zeros((2, 4))},
             r"the public inputs has rows of shape \(4,\) but the clients' pool .* \(3,\)",
         ),
-        (dict(public=np.zeros((0, 3))), "the public inputs has no rows"),
-        (dict(public=NAN), "the public inputs, row 1, column 1: input is nan"),
-        (dict(test=(NAN, [0, 1])), "the test set, row 1, column 1: input is nan"),
-        (dict(test=(np.zeros((1, 3)), [9]), classes=2), "the test set, row 0: label is 9; .* from 0 to 1"),
-        (dict(test=(np.zeros((0, 3)), [])), "the test set has no rows"),
-        (dict(clients=[GOOD, GOOD], names=["a", "a"]), "two clients are named 'a'; expected unique names"),
-        (dict(clients=[GOOD, GOOD], names=["a"]), "1 names for 2 clients"),
-        (dict(clients=[GOOD], names=[3]), "the name of client 0 is 3; expected a non-empty string"),
+        ({"public": np.zeros((0, 3))}, "the public inputs has no rows"),
+        ({"public": NAN}, "the public inputs, row 1, column 1: input is nan"),
+        ({"test": (NAN, [0, 1])}, "the test set, row 1, column 1: input is nan"),
+        ({"test": (np.zeros((1, 3)), [9]), "classes": 2}, "the test set, row 0: label is 9; .* from 0 to 1"),
+        ({"test": (np.zeros((0, 3)), [])}, "the test set has no rows"),
+        ({"clients": [GOOD, GOOD], "names": ["a", "a"]}, "two clients are named 'a'; expected unique names"),
+        ({"clients": [GOOD, GOOD], "names": ["a"]}, "1 names for 2 clients"),
+        ({"clients": [GOOD], "names": [3]}, "the name of client 0 is 3; expected a non-empty string"),
         (
-            dict(clients=[(np.zeros(4), np.zeros(4))]),
+            {"clients": [(np.zeros(4), np.zeros(4))]},
             r"client 'client-0': inputs of shape \(4,\); expected one row",
         ),
-        (dict(clients=[(np.zeros((4, 0)), np.zeros(4))]), "have no features"),
+        ({"clients": [(np.zeros((4, 0)), np.zeros(4))]}, "have no features"),
         (
-            dict(clients=[(np.zeros((4, 3)), np.zeros((4, 1)))]),
+            {"clients": [(np.zeros((4, 3)), np.zeros((4, 1)))]},
             r"client 'client-0': labels of shape \(4, 1\)",
         ),
         (
-            dict(clients=[([["x", "y", "z"]], [0])]),
+            {"clients": [([["x", "y", "z"]], [0])]},
             "client 'client-0': values of type <U1; expected real numbers",
         ),
-        (dict(clients=[([[1.0], [1.0, 2.0]], [0, 1])]), "client 'client-0': rows of different lengths"),
-        (dict(clients=[5]), r"client 'client-0': int; expected a pair \(inputs, labels\)"),
-        (dict(clients=[(np.zeros((2, 3)), [0, 20210405])]), "the largest label, .* implies more classes"),
+        ({"clients": [([[1.0], [1.0, 2.0]], [0, 1])]}, "client 'client-0': rows of different lengths"),
+        ({"clients": [5]}, r"client 'client-0': int; expected a pair \(inputs, labels\)"),
+        ({"clients": [(np.zeros((2, 3)), [0, 20210405])]}, "the largest label, .* implies more classes"),
     ],
 )
 def test_bad_arrays_are_refused_by_name(arguments, message):
     with pytest.raises(DataError, match=message):
-        Federation.from_arrays(**(dict(clients=[GOOD], test=GOOD) | arguments))
+        Federation.from_arrays(**({"clients": [GOOD], "test": GOOD} | arguments))
 
 
 @pytest.mark.parametrize("classes", [1, 2.5, True, "two"])
 def test_a_class_count_that_is_none_is_refused(classes):
-    with pytest.raises(ConfigError, match="classes is .*; expected a whole number, 2 or above"):
+    with pytest.raises(ConfigError, match=r"classes is .*; expected a whole number, 2 or above"):
         federation(classes=classes)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(rows=([0, 1], [2, 99])), "client 'client-1': row number 99; expected 0 to 9"),
-        (dict(rows=([0, -1], [2])), "client 'client-0': row number -1; expected 0 to 9"),
-        (dict(rows=([0, 1], [])), "client 'client-1' has no rows"),
+        ({"rows": ([0, 1], [2, 99])}, "client 'client-1': row number 99; expected 0 to 9"),
+        ({"rows": ([0, -1], [2])}, "client 'client-0': row number -1; expected 0 to 9"),
+        ({"rows": ([0, 1], [])}, "client 'client-1' has no rows"),
         (
-            dict(rows=([0, 1], [1, 2])),
+            {"rows": ([0, 1], [1, 2])},
             "row 1 of the pool is given to client 'client-0' and again to client 'client-1'",
         ),
         (
-            dict(rows=([0, 3, 3], [1, 2])),
+            {"rows": ([0, 3, 3], [1, 2])},
             "row 3 of the pool is given to client 'client-0' and again to client 'client-0'",
         ),
         (
-            dict(rows=([0.5], [1])),
+            {"rows": ([0.5], [1])},
             "client 'client-0': rows are float64 of shape .* expected a list of row numbers",
         ),
-        (dict(rows=([0, 1],)), "2 names for 1 clients"),
-        (dict(labels=np.zeros(3)), "the pool: 10 rows of inputs but 3 labels"),
+        ({"rows": ([0, 1],)}, "2 names for 1 clients"),
+        ({"labels": np.zeros(3)}, "the pool: 10 rows of inputs but 3 labels"),
     ],
 )
 def test_a_federation_made_directly_is_checked_the_same(change, message):
@@ -218,18 +218,28 @@ def test_the_fingerprint_follows_the_contents_and_nothing_else():
     same = dataclasses.replace(federation(public=np.ones((2, 3))), name="another title")
     assert made.fingerprint() == same.fingerprint()
     changes = [
-        dict(inputs=made.inputs + 1e-12),
-        dict(labels=1 - made.labels),
-        dict(rows=(made.rows[1], made.rows[0])),
-        dict(rows=(made.rows[0][:-1], made.rows[1])),
-        dict(clients=("client-1", "client-0")),
-        dict(test_inputs=made.test_inputs + 1),
-        dict(test_labels=1 - made.test_labels),
-        dict(classes=3),
-        dict(public=None),
+        {"inputs": made.inputs + 1e-12},
+        {"labels": 1 - made.labels},
+        {"rows": (made.rows[1], made.rows[0])},
+        {"rows": (made.rows[0][:-1], made.rows[1])},
+        {"clients": ("client-1", "client-0")},
+        {"test_inputs": made.test_inputs + 1},
+        {"test_labels": 1 - made.test_labels},
+        {"classes": 3},
+        {"public": None},
     ]
     prints = {dataclasses.replace(made, **change).fingerprint() for change in changes}
     assert len(prints | {made.fingerprint()}) == len(changes) + 1
+
+
+def test_the_fingerprint_knows_shapes_from_bytes():
+    grid = np.arange(12.0).reshape(2, 6)
+    shapes = [(2, 6), (2, 2, 3), (2, 3, 2)]
+    made = [
+        Federation.from_arrays(clients=[(grid.reshape(shape), [0, 1])], test=(grid.reshape(shape), [0, 1]))
+        for shape in shapes
+    ]
+    assert len({each.fingerprint() for each in made}) == len(shapes)
 
 
 @settings(max_examples=40, deadline=None)
@@ -277,11 +287,11 @@ def test_ties_between_classes_are_not_always_won_by_the_first():
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.1, "half", float("nan"), True])
 def test_a_fraction_that_is_none_is_refused(fraction):
-    with pytest.raises(ConfigError, match="fraction is .*; expected a number above 0, at most 1"):
+    with pytest.raises(ConfigError, match=r"fraction is .*; expected a number above 0, at most 1"):
         federation().hold_out(fraction, seed=0)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "zero", None])
 def test_a_seed_that_is_none_is_refused(seed):
-    with pytest.raises(ConfigError, match="seed is .*; expected a whole number, 0 or above"):
+    with pytest.raises(ConfigError, match=r"seed is .*; expected a whole number, 0 or above"):
         federation().hold_out(0.5, seed=seed)

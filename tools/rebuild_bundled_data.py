@@ -107,13 +107,16 @@ def splits(files: dict[str, bytes]) -> dict[str, list[int]]:
     for name, content in files.items():
         if name == "crx.data":
             numbers, positive = complete_rows(content, skip=1, dropped=())
-            options = dict(test_size=0.2, random_state=1, stratify=positive)
+            options = {"test_size": 0.2, "random_state": 1, "stratify": positive}
         else:
             numbers, positive = complete_rows(content, skip=0, dropped=(10, 11, 12))
             enough = min(positive.count(True), positive.count(False)) > 2
-            options = dict(
-                train_size=0.66, test_size=1 - 0.66, random_state=43, stratify=positive if enough else None
-            )
+            options = {
+                "train_size": 0.66,
+                "test_size": 1 - 0.66,
+                "random_state": 43,
+                "stratify": positive if enough else None,
+            }
         _, test = train_test_split(numbers, **options)
         tests[name] = sorted(test)
     return tests

@@ -44,12 +44,13 @@ def load(path, like, description):
             raise DataError(f"{path}: a checkpoint of another run: its {key} is {header.get(key)}, this run's is {value}")
     leaves = []
     for name, leaf in _named(like):
-        saved = arrays.get(f"state{name}")
+        saved, leaf = arrays.get(f"state{name}"), np.asarray(leaf)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
             found = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
             raise DataError(f"{path}: state{name} is {found}; expected {leaf.dtype} {leaf.shape}")
         leaves.append(jax.numpy.asarray(saved))
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), table
+    state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return state._replace(round=int(state.round)), table
 
 
 def _named(state):

@@ -4,6 +4,7 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
 """
 
+from .errors import ConfigError, unknown
 from .vector import pytree, static
 
 
@@ -48,3 +49,31 @@ by_share = ByShare()
 def damping(rho, k):
     """The value of ρ for client k."""
     return rho(k) if callable(rho) else rho
+
+
+RULES = {"evenly": evenly, "by_share": by_share}
+
+
+def parse_damping(value, where):
+    """ρ from a settings file: a number, a rule's name, or { first, second, after } for a schedule."""
+    if isinstance(value, str):
+        if value not in RULES:
+            raise unknown(where, value, RULES)
+        return RULES[value]
+    if isinstance(value, dict):
+        if set(value) != {"first", "second", "after"}:
+            raise ConfigError(f"{where} is {value}; a schedule has exactly the keys first, second and after")
+        first, second = (parse_damping(value[key], f"{where}.{key}") for key in ("first", "second"))
+        return then(first, second, after=value["after"])
+    return value
+
+
+def format_damping(value):
+    """What `parse_damping` would read as this rule, or None if it is not a rule."""
+    for name, rule in RULES.items():
+        if value == rule:
+            return name
+    if isinstance(value, Then):
+        parts = {key: getattr(value, key) for key in ("first", "second")}
+        return {key: format_damping(part) or part for key, part in parts.items()} | {"after": value.after}
+    return None

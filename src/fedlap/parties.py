@@ -107,7 +107,7 @@ def client(task, count, pool, shard, moment, solver, state, batches):
         round=moment.round,
         start=moment.start,
         loss=_loss(task, pool, shard.rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
-        hessian=curvature(pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), shard.n),
+        hessian=curvature(pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), real.sum()),
         memory_hessian=curvature(
             pool.memory, jnp.zeros(len(pool.memory), int), shard.mine, shard.weights, len(shard.mine)
         ),

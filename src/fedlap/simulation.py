@@ -77,7 +77,8 @@ class Simulation:
 
     def init(self) -> State:
         batches = self.batches(0, np.ones(self.setup.count, bool))
-        state = initial(*self.setup.static, self.setup.method, self.start, self.setup.pool, self.setup.shards, batches, self.setup.key)
+        setup = self.setup
+        state = initial(*setup.static, setup.method, self.start, setup.pool, setup.shards, batches, setup.key)
         return self.engine.prepare(state)
 
     def drawn(self, round) -> np.ndarray:
@@ -92,9 +93,8 @@ class Simulation:
         return draw_batches(self.solver, self.federation, self.seed, round, drawn)
 
     def step(self, state: State) -> State:
-        round = int(state.round)
-        drawn = self.drawn(round)
-        return self.engine.advance(self.setup, state, self.batches(round, drawn), drawn)
+        drawn = self.drawn(state.round)
+        return self.engine.advance(self.setup, state, self.batches(state.round, drawn), drawn)
 
     def evaluate(self, state: State) -> Metrics:
         return Metrics(*map(float, evaluate(self.setup.task, state.server.w, *self.test)))
@@ -131,7 +131,7 @@ class History:
     accuracy: np.ndarray  # of w_g on the test set, after each round
     nll: np.ndarray
     seconds: np.ndarray  # wall time of each round, evaluation included
-    
+
     @property
     def final(self) -> Final:
         server = self.state.server

@@ -28,8 +28,6 @@ Folder = str | os.PathLike[str]
 def read(name: str, data_dir: Folder | None = None) -> dict[str, bytes]:
     """The checked contents of all files of a data set, by file name; files found nowhere are downloaded."""
     known = dataset(name)
-    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
-        raise DataError(f"data folder {data_dir}: no such folder")
     folders = places(known, data_dir)
     found = _examine(known, folders)
     missing = [item.content for item in found if item.path is None]
@@ -73,6 +71,8 @@ def verify(name: str, data_dir: Folder | None = None) -> list[tuple[str, str]]:
 
 def places(known: Dataset, data_dir: Folder | None = None) -> list[Path]:
     """The folders a data set is searched for in, best first."""
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise DataError(f"data folder {data_dir}: no such folder")
     if known.bundled:
         return [BUNDLED]
     folders = []
@@ -111,7 +111,8 @@ def _examine(known: Dataset, folders: Iterable[Path]) -> list[_Found]:
         try:
             loaded = _load(known, path, contents)
         except DataError as error:
-            found += [_Found(content, path, problem=str(error)) for content in contents]
+            problem = str(error).removeprefix(f"{path}: ")
+            found += [_Found(content, path, problem=problem) for content in contents]
             continue
         found += [_compare(content, path, data) for content, data in zip(contents, loaded, strict=True)]
     return found
@@ -143,7 +144,7 @@ def _compare(content: Content, path: Path, data: bytes) -> _Found:
     if len(data) == content.size and sha256 == content.sha256:
         return _Found(content, path, data)
     problem = (
-        f"{path}: damaged, or not the published {content.name}; expected {content.size} bytes of sha256 "
+        f"damaged, or not the published {content.name}; expected {content.size} bytes of sha256 "
         f"{content.sha256} once uncompressed, found {len(data)} of {sha256}"
     )
     return _Found(content, path, problem=problem)
@@ -157,7 +158,7 @@ def _raise_first(known: Dataset, found: list[_Found]) -> None:
     )
     for item in found:
         if item.problem:
-            raise DataError(f"{item.problem}; {remedy}")
+            raise DataError(f"{item.path}: {item.problem}; {remedy}")
 
 
 def _download(

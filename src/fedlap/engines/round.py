@@ -20,7 +20,7 @@ class ClientState(NamedTuple):
 class State(NamedTuple):
     """All that survives a round; a checkpoint is exactly this."""
 
-    round: Any
+    round: int  # on the host, so that asking for it does not wait for the device
     server: Any
     start: Vector
     clients: Any  # ClientState of every client: stacked on axis 0, or a tuple
@@ -58,7 +58,7 @@ def initial(task, count, classes, method, start, pool, shards, batches, key):
     variable, contribution = _shapes(task, count, method, g, t, pool, *first, parties.Moment(0, start, key))
     client = ClientState(t, method.solver.init(_zeros(variable)), _zeros(contribution))
     clients = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * count), client)
-    return State(jnp.zeros((), jnp.int32), g, start, clients)
+    return State(0, g, start, clients)
 
 
 def _shapes(task, count, method, g, t, pool, shard, batches, moment):

@@ -22,10 +22,12 @@ def prepare(state):
 
 
 def advance(setup, state, batches, drawn):
+    moment = Moment(state.round, state.start, setup.key)
+
     def on_client(k):
         mine = jax.tree.map(lambda leaf: leaf[k], batches)
-        new = _client(*setup.static, setup.method, state, state.clients[k], setup.pool, setup.shards, k, mine, setup.key)
-        return jax.block_until_ready(new)
+        fixed = (*setup.static, setup.method, state.server)
+        return jax.block_until_ready(_client(*fixed, state.clients[k], setup.pool, setup.shards, k, mine, moment))
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     order = sorted(np.flatnonzero(drawn).tolist(), key=lambda k: -batches.steps[k])
@@ -33,21 +35,20 @@ def advance(setup, state, batches, drawn):
         new = dict(zip(order, threads.map(on_client, order), strict=True))
     clients = tuple(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
-    return _server(*setup.static, setup.method, state, contributions, setup.pool, setup.shards, np.float32(drawn))._replace(
-        clients=clients
+    server = _server(
+        *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float32(drawn)
     )
+    return State(state.round + 1, server, server.w, clients)
 
 
-def _on_client(task, count, classes, method, state, client, pool, shards, k, batches, key):
+def _on_client(task, count, classes, method, server, client, pool, shards, k, batches, moment):
     shard = jax.tree.map(lambda leaf: leaf[k], shards)
-    moment = Moment(state.round, state.start, key)
-    return client_round(task, count, method, state.server, client, pool, shard, batches, moment)
+    return client_round(task, count, method, server, client, pool, shard, batches, moment)
 
 
-def _on_server(task, count, classes, method, state, contributions, pool, shards, drawn):
+def _on_server(task, count, classes, method, server, contributions, pool, shards, drawn):
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *contributions)
-    server = server_round(task, count, classes, method, state.server, stacked, pool, shards, drawn)
-    return State(state.round + 1, server, server.w, ())
+    return server_round(task, count, classes, method, server, stacked, pool, shards, drawn)
 
 
 _client = jax.jit(_on_client, static_argnums=(0, 1, 2))

@@ -15,7 +15,10 @@ def prepare(state):
 
 
 def advance(setup, state, batches, drawn):
-    return _compiled(*setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float32(drawn), setup.key)
+    new = _compiled(
+        *setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float32(drawn), setup.key
+    )
+    return new._replace(round=state.round + 1)
 
 
 def federated_round(task, count, classes, method, state, pool, shards, batches, drawn, key):

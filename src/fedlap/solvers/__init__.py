@@ -14,5 +14,6 @@ from .newton import Newton, newton
 from .problem import Problem
 
 SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
+SERVER_SOLVERS = {"descent": descent, "lbfgs": lbfgs, "newton": newton}
 
-__all__ = ["LBFGS", "SOLVERS", "Adam", "Descent", "Newton", "Problem", "adam", "descent", "lbfgs", "newton"]
+__all__ = ["LBFGS", "SERVER_SOLVERS", "SOLVERS", "Adam", "Descent", "Newton", "Problem", "adam", "descent", "lbfgs", "newton"]

@@ -1,0 +1,134 @@
+"""The command line. Everything slow is imported when a command needs it."""
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Federated learning where ADMM meets Bayes.", no_args_is_help=True, add_completion=False)
+data_app = typer.Typer(help="The data sets: which there are, fetch them, verify them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
+
+
+@app.command()
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC.toml] [ALGORITHM]...", help="What to run; by default everything on the hospitals."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example delta=0.1.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The results folder; by default a new one below results/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Finish the run in this results folder.")] = None,
+    data_dir: DataDir = None,
+):
+    """Train, show the progress, print the table, and write a results folder."""
+    from . import experiment, spec
+    from .display import Display
+    from .errors import ConfigError
+    from .report import curves, markdown, summarise
+
+    if resume is not None:
+        if words or settings or output:
+            raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
+        folder, wanted = resume, experiment.reopen(resume)
+    else:
+        words = words or []
+        is_file = bool(words) and words[0].endswith(".toml")
+        wanted = spec.read(words[0] if is_file else None, words[1:] if is_file else words, settings or [])
+        folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        experiment.begin(wanted, folder)
+    train = wanted.train
+    with Display(wanted, folder) as display:
+        for step in experiment.carry_out(wanted, folder, data_dir):
+            display.show(step)
+        runs = display.runs
+    rows = summarise(runs, train.target_accuracy)
+    experiment.write(folder / "table.md", markdown(rows, train.target_accuracy))
+    curves(runs, f"{wanted.name}: mean and spread over {len(train.seeds)} seeds", folder / "curves.png")
+    display.table(rows, train.target_accuracy)
+
+
+@app.command()
+def algorithms():
+    """List the algorithms, their equations and their hyper-parameters."""
+    import inspect
+
+    from rich.console import Console
+
+    from .algorithms import ALGORITHMS
+
+    console = Console(highlight=False)
+    for name, algorithm in ALGORITHMS.items():
+        parameters = [
+            key if p.default is p.empty else f"{key}={_shown(p.default)}"
+            for key, p in inspect.signature(algorithm).parameters.items()
+        ]
+        title = inspect.getmodule(algorithm).__doc__.strip().splitlines()[0]
+        console.print(f"\n[bold]{name}[/bold]  {', '.join(parameters)}")
+        console.print(title, style="dim", markup=False)
+        console.print(inspect.cleandoc(algorithm.__doc__), markup=False)
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None):
+    """Which data sets there are, their size and licence, and whether they are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .data import DATASETS, verify
+
+    table = Table("data set", "what it is", "size", "licence", "here")
+    for name, entry in DATASETS.items():
+        problems = {status for _, status in verify(name, data_dir)} - {"ok"}
+        here = "damaged" if problems - {"missing"} else "no" if problems else "bundled" if entry.bundled else "yes"
+        table.add_row(name, entry.description, f"{entry.bytes / 1e6:.2g} MB", entry.licence, here)
+    Console().print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(name: str, data_dir: DataDir = None):
+    """Download a data set from its official source, checksum it, and keep it."""
+    from .data import fetch
+    from .display import downloading
+
+    with downloading() as progress:
+        folder = fetch(name, data_dir, progress)
+    typer.echo(f"{name}: complete and verified in {folder}")
+
+
+@data_app.command("verify")
+def data_verify(name: str, data_dir: DataDir = None):
+    """Check every file of a data set against its published checksum."""
+    from .data import verify
+
+    results = verify(name, data_dir)
+    for file, status in results:
+        typer.echo(f"{status:10} {file}")
+    if any(status != "ok" for _, status in results):
+        raise typer.Exit(1)
+
+
+def _shown(value):
+    from .damping import format_damping
+
+    return format_damping(value) or value
+
+
+def main():
+    """Run the command line; an error meant for the user is one line, without a traceback."""
+    from .errors import FedlapError
+
+    try:
+        app()
+    except FedlapError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("interrupted; fedlap run --resume FOLDER goes on from the last finished round", err=True)
+        sys.exit(130)

@@ -1,0 +1,73 @@
+"""What a person sees while something runs."""
+
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .report import cells, heads
+
+
+class Display:
+    """A progress bar per algorithm while an experiment runs, then its table."""
+
+    def __init__(self, spec, folder):
+        self.spec, self.folder, self.console = spec, folder, Console()
+        self.latest = {}
+        self.bars = {}
+        self.progress = Progress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
+
+    def __enter__(self):
+        train = self.spec.train
+        self.console.print(
+            f"[bold]{self.spec.name}[/bold]: {len(self.spec.algorithms)} algorithms, seeds {list(train.seeds)}, "
+            f"{train.rounds} rounds → {self.folder}"
+        )
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_):
+        self.progress.stop()
+
+    @property
+    def runs(self):
+        return list(self.latest.values())
+
+    def show(self, run):
+        """One more round of one run."""
+        seeds = len(self.spec.train.seeds)
+        if run.algorithm not in self.bars:
+            self.bars[run.algorithm] = self.progress.add_task(run.algorithm, total=seeds * run.rounds, now="")
+        self.latest[run.algorithm, run.seed] = run
+        done = sum(len(r.accuracy) for r in self.runs if r.algorithm == run.algorithm)
+        now = f"seed {run.seed}  accuracy {100 * run.accuracy[-1]:5.1f} %  NLL {run.nll[-1]:.3f}"
+        self.progress.update(self.bars[run.algorithm], completed=done, now=now)
+
+    def table(self, rows, target):
+        table = Table(*heads(target), title="test set, mean (standard deviation) over seeds, last three rounds")
+        for row in rows:
+            table.add_row(*cells(row, target))
+        self.console.print(table)
+        self.console.print(f"Written: {self.folder}/table.md, curves.png, rounds.jsonl, configuration.json")
+
+
+@contextmanager
+def downloading():
+    """A callback (file, bytes so far, bytes in all) that draws a bar per file."""
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn()) as progress:
+        bars = {}
+
+        def report(file, done, total):
+            if file not in bars:
+                bars[file] = progress.add_task(str(file), total=total)
+            progress.update(bars[file], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,103 @@
+"""A spec carried out: every algorithm and seed, into a folder that a second call can finish.
+
+    configuration.json     the resolved spec, the version and the seeds
+    rounds.jsonl           one line per run and round: accuracy, NLL, seconds
+    checkpoints/           the state of every run after its last finished round
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import __version__, spec
+from .errors import DataError
+from .simulation import Simulation, histories
+
+
+@dataclass(frozen=True)
+class Run:
+    """One algorithm with one seed, so far."""
+
+    algorithm: str
+    seed: int
+    rounds: int
+    accuracy: np.ndarray
+    nll: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def diverged(self):
+        return not np.isfinite(self.nll).all()
+
+
+def begin(experiment, folder):
+    """Write down what is going to happen."""
+    folder = Path(folder)
+    if (folder / "configuration.json").exists():
+        raise DataError(f"{folder}: holds results already; resume them or name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "configuration.json", json.dumps({"fedlap": __version__, **experiment.as_dict()}, indent=2))
+
+
+def reopen(folder):
+    """The spec of a folder that `begin` made."""
+    path = Path(folder) / "configuration.json"
+    try:
+        table = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be resumed ({error})") from error
+    table.pop("fedlap")
+    return spec.resolve(table.pop("name"), table)
+
+
+def carry_out(experiment, folder, data_dir=None):
+    """Yield every run after each of its rounds; finished runs and rounds are read, not run again."""
+    folder = Path(folder)
+    finished = []
+    for name in experiment.algorithms:
+        for seed in experiment.train.seeds:
+            for run in _run(experiment, folder, name, seed, data_dir):
+                yield run
+            finished.append(run)
+            _record(folder, finished)
+
+
+def _run(experiment, folder, name, seed, data_dir):
+    simulation = Simulation.of(
+        experiment.algorithm(name),
+        experiment.make_federation(seed, data_dir),
+        experiment.make_model(),
+        solver=experiment.make_solver(),
+        server_solver=experiment.make_server_solver(),
+        seed=seed,
+        participation=experiment.train.participation,
+    )
+    checkpoint = folder / "checkpoints" / f"{name}-{seed}.npz"
+    rounds = experiment.train.rounds
+    for history in histories(simulation, rounds, checkpoint, resume=checkpoint.exists()):
+        yield Run(name, seed, 1 if simulation.algorithm.one_shot else rounds, history.accuracy, history.nll, history.seconds)
+
+
+def _record(folder, runs):
+    lines = [
+        json.dumps(
+            {"algorithm": run.algorithm, "seed": run.seed, "round": round, "accuracy": a, "nll": n, "seconds": round_(s)}
+        )
+        for run in runs
+        for round, (a, n, s) in enumerate(zip(run.accuracy, run.nll, run.seconds, strict=True), start=1)
+    ]
+    write(folder / "rounds.jsonl", "\n".join(lines) + "\n")
+
+
+def round_(seconds):
+    return round(float(seconds), 4)
+
+
+def write(path, text):
+    """Replace a file at once or not at all."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(text)
+    os.replace(unfinished, path)

@@ -1,0 +1,251 @@
+"""Experiments as data: a TOML file, or the bundled one, as frozen dataclasses; every key is checked.
+
+    [federation]   dataset and the arguments of its function in fedlap.data
+    [model]        name and the arguments of its function in fedlap.models
+    [solver]       name and the arguments of its class in fedlap.solvers; [server_solver] likewise
+    [train]        rounds, seeds, participation, target_accuracy
+    [algorithms]   one table a method: the arguments of its class
+"""
+
+import copy
+import dataclasses
+import inspect
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from .algorithms import ALGORITHMS
+from .damping import format_damping, parse_damping
+from .data import LOADERS, load
+from .errors import ConfigError, unknown
+from .hyperparameters import check
+from .models import acar_cnn, logistic, mlp, zenke_cnn
+from .solvers import SERVER_SOLVERS, SOLVERS
+
+MODELS = {model.__name__: model for model in (logistic, mlp, zenke_cnn, acar_cnn)}
+SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorithms")
+PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
+
+
+@dataclass(frozen=True)
+class Train:
+    rounds: int = 20
+    seeds: tuple[int, ...] = (0, 1, 2)
+    participation: float | int = 1.0
+    target_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A resolved experiment: nothing in it is left to a default that is not written down here."""
+
+    name: str
+    federation: dict
+    model: dict
+    solver: dict
+    server_solver: dict
+    train: Train
+    algorithms: dict[str, dict]
+
+    def algorithm(self, name):
+        return _make(ALGORITHMS[name], self.algorithms[name], f"algorithms.{name}")
+
+    def make_model(self):
+        return _named("model", MODELS, self.model)
+
+    def make_solver(self):
+        return _named("solver", SOLVERS, self.solver)
+
+    def make_server_solver(self):
+        return _named("server_solver", SERVER_SOLVERS, self.server_solver)
+
+    def make_federation(self, seed, data_dir=None):
+        options = dict(self.federation)
+        name = options.pop("dataset")
+        arguments = inspect.signature(LOADERS[name]).parameters
+        if PER_SEED in arguments:
+            options.setdefault(PER_SEED, seed)
+        if "data_dir" in arguments and data_dir is not None:
+            options["data_dir"] = data_dir
+        return load(name, **options)
+
+    def as_dict(self):
+        return {"name": self.name, **{section: _plain(getattr(self, section)) for section in SECTIONS}}
+
+
+def bundled(name):
+    """The text of a spec that ships with the package."""
+    return resources.files("fedlap").joinpath(f"specs/{name}.toml").read_text()
+
+
+def read(path=None, algorithms=(), overrides=()):
+    """A spec from a file (or the bundled one), with only these algorithms, and with `key=value` overrides."""
+    if path is None:
+        name, table = "heart", tomllib.loads(bundled("heart"))
+    else:
+        path = Path(path)
+        name = path.stem
+        try:
+            table = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not a TOML file ({error})") from error
+    return resolve(name, table, algorithms, overrides)
+
+
+def resolve(name, table, algorithms=(), overrides=()):
+    """Check a table of settings key by key and fill in the defaults."""
+    table = copy.deepcopy(table)
+    for section, value in table.items():
+        if section not in SECTIONS:
+            raise unknown("section", section, SECTIONS)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{section} is {value!r}; expected a table, [{section}]")
+    for section in ("federation", "model", "algorithms"):
+        if section not in table:
+            raise ConfigError(f"[{section}] is missing")
+    chosen = table["algorithms"]
+    for algorithm in (*chosen, *algorithms):
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+    if algorithms:
+        table["algorithms"] = {algorithm: chosen.get(algorithm, {}) for algorithm in algorithms}
+    for override in overrides:
+        _override(table, override)
+    spec = Spec(
+        name=name,
+        federation=_defaults(LOADERS, table["federation"], "federation", "dataset"),
+        model=_defaults(MODELS, table["model"], "model", "name"),
+        solver=_defaults(SOLVERS, {"name": "adam", **table.get("solver", {})}, "solver", "name"),
+        server_solver=_defaults(
+            SERVER_SOLVERS, {"name": "descent", **table.get("server_solver", {})}, "server_solver", "name"
+        ),
+        train=_train(table.get("train", {})),
+        algorithms={
+            key: _fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()
+        },
+    )
+    spec.make_model(), spec.make_solver(), spec.make_server_solver()
+    for algorithm in spec.algorithms:
+        spec.algorithm(algorithm)
+    return spec
+
+
+def _override(table, text):
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f'--set {text}: expected key=value, for example "delta=0.1"')
+    try:
+        value = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = value.strip()  # a bare word is a string
+    places = _places(table)
+    if "." in key:
+        section, _, name = key.removeprefix("algorithms.").partition(".")
+        matches = [place for place in places if place == (section, name)]
+    else:
+        matches = [place for place in places if place[1] == key]
+    sections = {section for section, _ in matches}
+    if not matches:
+        known = sorted({name for _, name in places} | {".".join(place) for place in places})
+        raise unknown("key", key, known)
+    if len(sections) > 1 and not sections <= set(ALGORITHMS):
+        options = ", ".join(".".join(place) for place in matches)
+        raise ConfigError(f'--set {text}: "{key}" may mean {options}; write one of these')
+    for section, name in matches:
+        (table["algorithms"] if section in ALGORITHMS else table).setdefault(section, {})[name] = value
+
+
+def _places(table):
+    """Every key that may be set, with the section or algorithm it belongs to."""
+    makers = {
+        "federation": LOADERS.get(table["federation"].get("dataset")),
+        "model": MODELS.get(table["model"].get("name")),
+        "solver": SOLVERS.get(table.get("solver", {}).get("name", "adam")),
+        "server_solver": SERVER_SOLVERS.get(table.get("server_solver", {}).get("name", "descent")),
+        "train": Train,
+        **{algorithm: ALGORITHMS[algorithm] for algorithm in table["algorithms"]},
+    }
+    named = [(section, "name") for section in ("model", "solver", "server_solver")] + [("federation", "dataset")]
+    return [(section, key) for section, maker in makers.items() if maker for key in _keys(maker)] + named
+
+
+def _keys(maker):
+    return list(inspect.signature(maker).parameters)
+
+
+def _defaults(makers, table, section, selector):
+    if selector not in table:
+        raise ConfigError(f"{section}.{selector} is missing; expected one of {', '.join(makers)}")
+    if table[selector] not in makers:
+        raise unknown(f"{section}.{selector}", table[selector], makers)
+    rest = {key: value for key, value in table.items() if key != selector}
+    return {selector: table[selector], **_fill(makers[table[selector]], rest, section)}
+
+
+def _fill(maker, table, section):
+    """The arguments of a function or class: those given, and the defaults of the others that are plain values."""
+    parameters = inspect.signature(maker).parameters
+    for key in table:
+        if key not in parameters:
+            raise unknown(f"key in [{section}]", key, parameters)
+    filled = {}
+    for key, parameter in parameters.items():
+        if key in table:
+            filled[key] = table[key]
+        elif parameter.default is inspect.Parameter.empty:
+            raise ConfigError(f"{section}.{key} is missing")
+        elif key not in (PER_SEED, "data_dir"):
+            filled[key] = _plain(parameter.default)
+    return filled
+
+
+def _train(table):
+    train = _fill(Train, table, "train")
+    train["seeds"] = tuple(train["seeds"]) if isinstance(train["seeds"], (list, tuple)) else train["seeds"]
+    rounds, seeds, target = train["rounds"], train["seeds"], train["target_accuracy"]
+    if not _whole(rounds) or rounds < 1:
+        raise ConfigError(f"train.rounds is {rounds!r}; expected a whole number above 0")
+    if not isinstance(seeds, tuple) or not seeds or not all(_whole(seed) for seed in seeds):
+        raise ConfigError(f"train.seeds is {seeds!r}; expected a list of whole numbers")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"train.seeds is {list(seeds)}; each seed may stand there once")
+    if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
+        raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
+    return Train(**train)
+
+
+def _named(section, makers, table):
+    arguments = {key: value for key, value in table.items() if key != "name"}
+    return _make(makers[table["name"]], arguments, section)
+
+
+def _make(maker, arguments, section):
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    if "rho" in arguments:
+        arguments["rho"] = parse_damping(arguments["rho"], f"{section}.rho")
+    if arguments.get("clip") == "none":
+        arguments["clip"] = None
+    thing = maker(**arguments)
+    if dataclasses.is_dataclass(thing) and isinstance(maker, type):
+        check(thing)
+    return thing
+
+
+def _plain(value):
+    """A value as TOML or JSON could hold it."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return fields if isinstance(value, Train) else format_damping(value) or {"name": type(value).__name__, **fields}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)

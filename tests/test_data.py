@@ -1,0 +1,839 @@
+"""Bundled tables, file readers, finding and fetching files, image federations, loading by name."""
+
+import ast
+import dataclasses
+import gzip
+import hashlib
+import http.server
+import io
+import lzma
+import re
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedlap.data
+from fedlap.data import cifar10, credit, dirichlet, fashion_mnist, fetch, heart, load, mnist, verify
+from fedlap.data.catalogue import BUNDLED, DATASETS, Content, Download
+from fedlap.data.files import cifar_arrays, idx_array, read_content, read_members
+from fedlap.data.tables import standardise
+from fedlap.errors import ConfigError, DataError
+
+MD5 = {
+    "processed.cleveland.data": "2d91a8ff69cfd9616aa47b59d6f843db",
+    "processed.hungarian.data": "22e96bee155b5973568101c93b3705f6",
+    "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
+    "processed.va.data": "4249d03ca7711e84f4444768c9426170",
+    "crx.data": "f9ef466328183a973ebefdf65af8a96c",
+}
+
+
+def md5(content):
+    return hashlib.md5(content).hexdigest()
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+# --- bundled tables
+
+
+@pytest.mark.parametrize("file", MD5)
+def test_bundled_files_are_the_publishers_bytes(file):
+    assert md5((BUNDLED / file).read_bytes()) == MD5[file]
+
+
+def test_bundled_data_sets_verify_and_need_no_fetching():
+    assert verify("credit") == [(str(BUNDLED / "crx.data"), "ok")]
+    assert [status for _, status in verify("heart")] == ["ok"] * 4
+    assert fetch("heart") == BUNDLED
+
+
+def test_the_attribution_names_licence_authors_and_dois():
+    text = (BUNDLED / "ATTRIBUTION.md").read_text()
+    for needed in ("CC BY 4.0", "10.24432/C52P4X", "10.24432/C5FS30", "Quinlan", "Janosi", "Detrano"):
+        assert needed in text
+
+
+@pytest.mark.parametrize("preset", ["paper", "standard"])
+def test_heart_has_flambys_hospitals(preset):
+    made = heart(preset=preset)
+    assert made.clients == ("cleveland", "hungarian", "switzerland", "va")
+    assert made.sizes.tolist() == [199, 172, 30, 85]
+    assert (made.inputs.shape, made.test_inputs.shape, made.classes) == ((486, 13), (254, 13), 2)
+    rates = made.class_counts[:, 1] / made.sizes
+    assert rates.round(2).tolist() == [0.46, 0.38, 1.00, 0.78]
+
+
+def test_heart_in_the_papers_preset_is_as_recorded():
+    made = heart(preset="paper")
+    # The first record of the Cleveland file, which is a training row: age 63, male, chest pain 1, rest ECG 2.
+    assert made.of("cleveland")[0][0].tolist() == [63, 1, 145, 233, 1, 150, 0, 2.3, 0, 0, 0, 0, 1]
+    assert made.of("cleveland")[1][0] == 0
+    assert made.of("switzerland")[0][:, 3].max() == 0
+
+
+def test_heart_in_the_standard_preset_is_scaled_by_each_hospitals_training_rows():
+    raw, scaled = heart(preset="paper"), heart(preset="standard")
+    for name in raw.clients:
+        inputs, expected = scaled.of(name)[0], raw.of(name)[0]
+        varies = expected.std(axis=0) > 0
+        np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-12)
+        np.testing.assert_allclose(inputs[:, varies].std(axis=0), 1)
+        assert (inputs[:, ~varies] == 0).all()
+    assert not (raw.of("switzerland")[0].std(axis=0) > 0).all()
+    # Test rows are scaled with training statistics, not with their own: those of Cleveland come first.
+    train, test = raw.of("cleveland")[0], raw.test_inputs[:104]
+    np.testing.assert_allclose(scaled.test_inputs[:104], (test - train.mean(axis=0)) / train.std(axis=0))
+
+
+def test_a_column_that_is_constant_in_training_is_centred_and_not_blown_up():
+    train, test = standardise(np.array([[5.0, 1.0], [5.0, 3.0]]), np.array([[7.0, 4.0]]))
+    assert train.tolist() == [[0, -1], [0, 1]] and test.tolist() == [[2, 2]]
+
+
+def split_by_scikit_learn(file, skip, dropped, **options):
+    """Which complete rows of a file are test rows, with scikit-learn's split computed anew."""
+    selection = pytest.importorskip("sklearn.model_selection")
+    lines = (BUNDLED / file).read_text().split()[skip:]
+    rows = [np.delete(line.split(","), dropped) for line in lines]
+    rows = np.array([row for row in rows if "?" not in row])
+    positive = np.isin(rows[:, -1], ["1", "2", "3", "4", "+"]).astype(int)
+    stratify = positive if np.bincount(positive, minlength=2).min() > 2 else None
+    train, test = selection.train_test_split(np.arange(len(rows)), stratify=stratify, shuffle=True, **options)
+    return rows, positive, np.sort(train), np.sort(test)
+
+
+def test_hearts_split_is_scikit_learns():
+    made = heart(preset="paper")
+    start = 0
+    for name in made.clients:
+        rows, positive, train, test = split_by_scikit_learn(
+            f"processed.{name}.data", 0, [10, 11, 12], train_size=0.66, test_size=1 - 0.66, random_state=43
+        )
+        numeric = rows[:, [0, 1, 3, 4, 5, 7, 8, 9]].astype(float)
+        np.testing.assert_array_equal(made.of(name)[0][:, :8], numeric[train])
+        np.testing.assert_array_equal(made.of(name)[1], positive[train])
+        np.testing.assert_array_equal(made.test_inputs[start : start + len(test), :8], numeric[test])
+        np.testing.assert_array_equal(made.test_labels[start : start + len(test)], positive[test])
+        start += len(test)
+    assert start == 254
+
+
+def test_credits_split_is_scikit_learns():
+    made = credit(preset="paper")
+    rows, positive, train, test = split_by_scikit_learn("crx.data", 1, [], test_size=0.2, random_state=1)
+    numeric = rows[:, [1, 2, 7, 10, 13, 14]].astype(float)
+    np.testing.assert_array_equal(made.inputs[:, 36:], numeric[train])
+    np.testing.assert_array_equal(made.labels, positive[train])
+    np.testing.assert_array_equal(made.test_inputs[:, 36:], numeric[test])
+    np.testing.assert_array_equal(made.test_labels, positive[test])
+
+
+@pytest.mark.parametrize("preset", ["paper", "standard"])
+@pytest.mark.parametrize(
+    ("split", "counts"),
+    [
+        ("heterogeneous", [[34, 2]] * 5 + [[22, 45]] * 5),
+        ("homogeneous", [[28, 24]] * 6 + [[28, 23]] * 4),
+        ("two_clients", [[142, 118]] * 2),
+    ],
+)
+def test_credit_has_the_papers_counts(preset, split, counts):
+    made = credit(preset=preset, split=split, seed=3)
+    assert (made.inputs.shape, made.test_inputs.shape) == ((521, 42), (131, 42))
+    assert np.bincount(made.labels).tolist() == [285, 236]
+    assert made.class_counts.tolist() == counts
+
+
+def test_credits_seed_moves_records_between_clients_and_nothing_else():
+    first, again, other = credit(seed=0), credit(seed=0), credit(seed=1)
+    assert first.fingerprint() == again.fingerprint()
+    np.testing.assert_array_equal(first.inputs, other.inputs)
+    np.testing.assert_array_equal(first.test_inputs, other.test_inputs)
+    assert any((a != b).any() for a, b in zip(first.rows, other.rows, strict=True))
+
+
+def test_credit_in_the_standard_preset_scales_numeric_columns_by_training_rows():
+    raw, scaled = credit(preset="paper"), credit(preset="standard")
+    np.testing.assert_array_equal(raw.inputs[:, :36], scaled.inputs[:, :36])
+    assert set(np.unique(raw.inputs[:, :36])) == {0.0, 1.0}
+    train, test = raw.inputs[:, 36:], raw.test_inputs[:, 36:]
+    np.testing.assert_allclose(scaled.inputs[:, 36:], (train - train.mean(axis=0)) / train.std(axis=0))
+    np.testing.assert_allclose(scaled.test_inputs[:, 36:], (test - train.mean(axis=0)) / train.std(axis=0))
+    assert raw.inputs.max() == 100_000
+
+
+def test_credits_pooled_optimum_is_the_papers():
+    # Two logits, no bias, δ = 1 or 10 on all weights: for the logits' difference u, a penalty δ/4 |u|².
+    # The paper states a test loss of 0.337 and an accuracy of 90 %.
+    made = credit(preset="paper")
+    scale = made.inputs.std(axis=0) + 1e-9
+    x, xt = made.inputs / scale, made.test_inputs / scale
+    loss, accuracy = {}, {}
+    for delta in (1.0, 10.0):
+        u = np.zeros(42)
+        for _ in range(60):
+            p = 1 / (1 + np.exp(-x @ u))
+            gradient = x.T @ (p - made.labels) + delta / 2 * u / scale**2
+            hessian = (x.T * (p * (1 - p))) @ x + np.diag(delta / 2 / scale**2)
+            u -= np.linalg.solve(hessian, gradient)
+        assert np.abs(gradient).max() < 1e-8
+        z = xt @ u
+        loss[delta] = np.mean(np.logaddexp(0, z) - made.test_labels * z)
+        accuracy[delta] = np.mean((z > 0) == made.test_labels)
+    assert loss[1.0] == pytest.approx(0.3365, abs=1e-4)
+    assert accuracy[10.0] == pytest.approx(118 / 131)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: heart(preset="standart"),
+            r"unknown preset 'standart'; did you mean 'standard'\? \(choices: paper, standard\)",
+        ),
+        (lambda: credit(preset="raw"), r"unknown preset 'raw' \(choices: paper, standard\)"),
+        (lambda: credit(split="even"), r"unknown split 'even' .*heterogeneous, homogeneous, two_clients"),
+        (lambda: credit(seed=-1), "seed is -1; expected a whole number, 0 or above"),
+        (lambda: fetch("minst"), r"unknown data set 'minst'; did you mean 'mnist'"),
+    ],
+)
+def test_an_unknown_choice_is_refused_with_the_choices(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# --- file formats
+
+
+def idx(array):
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes((0, 0, 8, array.ndim)) + sizes + array.astype(np.uint8).tobytes()
+
+
+def cifar(images, labels):
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    return np.column_stack([labels, planes]).astype(np.uint8).tobytes()
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+COLOURS = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+
+
+def test_an_idx_array_is_read_back():
+    np.testing.assert_array_equal(idx_array(idx(IMAGES), "file", 3), IMAGES)
+    np.testing.assert_array_equal(idx_array(idx(np.array([3, 1])), "file", 1), [3, 1])
+
+
+def test_cifar_records_are_read_back_with_channels_last():
+    images, labels = cifar_arrays(cifar(COLOURS, [3, 0, 9, 1]), "file")
+    np.testing.assert_array_equal(images, COLOURS)
+    assert labels.tolist() == [3, 0, 9, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "some-file: not an IDX file .* expected it to start with 00 00 08 03, found nothing"),
+        (b"<html>", "some-file: not an IDX file .* found 3c 68 74 6d"),
+        (idx(np.array([1])), "expected it to start with 00 00 08 03, found 00 00 08 01"),
+        (idx(IMAGES)[:10], "some-file: truncated header; expected 16 bytes, found 10"),
+        (
+            idx(IMAGES)[:-1],
+            r"some-file: truncated; expected 76 bytes for an array of shape \(5, 4, 3\), found 75",
+        ),
+        (idx(IMAGES) + b"!", "some-file: bytes after the end; expected 76 bytes .*, found 77"),
+    ],
+)
+def test_a_bad_idx_file_is_refused_by_name(content, message):
+    with pytest.raises(DataError, match=message):
+        idx_array(content, "some-file", 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "some-file: 0 bytes; expected a whole number of records of 3073 bytes, at least one"),
+        (cifar(COLOURS, [0] * 4)[:-1], "some-file: 12291 bytes; expected a whole number of records"),
+        (cifar(COLOURS, [0, 1, 10, 2]), "some-file, record 2: label is 10; expected 0 to 9"),
+    ],
+)
+def test_a_bad_cifar_file_is_refused_by_name(content, message):
+    with pytest.raises(DataError, match=message):
+        cifar_arrays(content, "some-file")
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, lzma.compress])
+def test_compression_is_recognised_by_the_bytes_not_the_name(tmp_path, compress):
+    path = tmp_path / "content.gz"
+    path.write_bytes(compress(idx(IMAGES)))
+    assert read_content(path) == idx(IMAGES)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_damaged_compressed_data_is_refused_by_name(tmp_path, compress):
+    whole = compress(idx(IMAGES))
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    for number, content in enumerate((whole[:-9], bytes(flipped))):
+        path = tmp_path / f"damaged-{number}"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"damaged-{number}: damaged or truncated compressed data"):
+            read_content(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
+        read_content(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
+        read_members(tmp_path / "nowhere", ["a"])
+
+
+def archive(**members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(f"folder/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_members_of_an_archive_are_read_and_missing_or_damaged_ones_refused(tmp_path):
+    noise = np.random.default_rng(0).bytes(50_000)
+    path = tmp_path / "archive.tar.gz"
+    path.write_bytes(archive(one=b"first", two=noise))
+    assert read_members(path, ["folder/two", "folder/one"]) == {"folder/one": b"first", "folder/two": noise}
+    with pytest.raises(DataError, match=r"archive.tar.gz: no file folder/three in this archive"):
+        read_members(path, ["folder/one", "folder/three"])
+    for damaged in (path.read_bytes()[:20_000], b"not an archive"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"archive.tar.gz: damaged or truncated archive"):
+            read_members(path, ["folder/two"])
+
+
+# --- finding and fetching
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `files`; `behaviour` says how, `requests` records the Range header of each request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.requests, self.behaviour = {}, [], "good"
+        self.sent, self.hung_up = 0, threading.Event()
+        self.address = f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        server, content = self.server, self.server.files[self.path.lstrip("/")]
+        requested = self.headers.get("Range")
+        server.requests.append(requested)
+        if server.behaviour == "error":
+            return self.send_error(503)
+        if server.behaviour == "endless":
+            return self.send_for_ever()
+        if server.behaviour == "wrong bytes":
+            content = bytes(len(content))
+        if server.behaviour == "too much":
+            content += b"more"
+        start = 0
+        if requested and server.behaviour != "no ranges":
+            start = int(requested.removeprefix("bytes=").removesuffix("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        stop = len(content) // 2 if server.behaviour == "breaks off" else len(content)
+        self.wfile.write(content[start:stop])
+
+    def send_for_ever(self):
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while self.server.sent < 1 << 27:
+                self.server.sent += self.wfile.write(bytes(1 << 16))
+        except OSError:
+            self.server.hung_up.set()
+
+
+@pytest.fixture
+def server():
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def tiny_idx_files():
+    """Four files like MNIST's: 40 training and 20 test images of 28 × 28, with 4 and 2 of each class."""
+    rng = np.random.default_rng(7)
+    files = {}
+    for stem, count in (("train", 40), ("t10k", 20)):
+        files[f"{stem}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28)))
+        files[f"{stem}-labels-idx1-ubyte"] = idx(rng.permutation(np.arange(count) % 10))
+    return files
+
+
+FILES = tiny_idx_files()
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """No data on the machine, an empty cache, and small stand-ins for the files of the catalogue."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDLAP_DATA", raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    for name in ("mnist", "fashion_mnist"):
+        catalogue(monkeypatch, name, ("http://127.0.0.1:9/",))
+    return tmp_path
+
+
+def catalogue(monkeypatch, name, mirrors):
+    contents = tuple(Content(file, len(content), sha256(content)) for file, content in FILES.items())
+    downloads = []
+    for file, content in FILES.items():
+        packed = gzip.compress(content, mtime=0)
+        urls = tuple(f"{mirror}{file}.gz" for mirror in mirrors)
+        downloads.append(Download(f"{file}.gz", len(packed), md5(packed), urls, (file,)))
+    changed = dataclasses.replace(
+        DATASETS[name], contents=contents, downloads=tuple(downloads), system_folders=()
+    )
+    monkeypatch.setitem(DATASETS, name, changed)
+
+
+@pytest.fixture
+def online(nowhere, server, monkeypatch):
+    """As `nowhere`, with a server that has the files."""
+    catalogue(monkeypatch, "mnist", (server.address,))
+    server.files = {f"{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
+    return server
+
+
+def store(folder, pack=lambda content: content, suffix=""):
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in FILES.items():
+        (folder / f"{file}{suffix}").write_bytes(pack(content))
+    return folder
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("pack", "suffix"), [(bytes, ""), (gzip.compress, ".gz"), (lzma.compress, ".xz"), (bytes, ".gz")]
+)
+@pytest.mark.parametrize("inner", ["mnist", "."])
+def test_files_are_found_in_a_data_folder_however_packed(nowhere, pack, suffix, inner):
+    store(nowhere / "data" / inner, pack, suffix)
+    made = mnist(clients=2, data_dir=nowhere / "data")
+    assert made.inputs.shape == (40, 28, 28) and made.test_inputs.shape == (20, 28, 28)
+    assert [status for _, status in verify("mnist", nowhere / "data")] == ["ok"] * 4
+
+
+def test_folders_are_searched_in_order(nowhere, monkeypatch):
+    def first_folder(data_dir=None):
+        return Path(verify("fashion_mnist", data_dir)[0][0]).parent
+
+    system = store(nowhere / "system")
+    changed = dataclasses.replace(DATASETS["fashion_mnist"], system_folders=(str(system),))
+    monkeypatch.setitem(DATASETS, "fashion_mnist", changed)
+    assert first_folder() == system
+    cache = store(nowhere / "cache" / "fedlap" / "data" / "fashion-mnist")
+    assert first_folder() == cache
+    monkeypatch.setenv("FEDLAP_DATA", str(nowhere / "environment"))
+    environment = store(nowhere / "environment" / "fashion-mnist")
+    assert first_folder() == environment
+    passed = store(nowhere / "passed" / "fashion-mnist")
+    assert first_folder(nowhere / "passed") == passed
+    assert first_folder(nowhere / "system") == system
+    assert fashion_mnist(clients=2).inputs.shape == (40, 28, 28)
+
+
+def test_a_debian_copy_is_looked_for():
+    assert DATASETS["fashion_mnist"].system_folders == ("/usr/share/datasets/fashion-mnist",)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "expected 31376 bytes of sha256 .* found 31375 of"),
+        (lambda content: content[:-1] + b"\xff", "expected 31376 bytes of sha256 .* found 31376 of"),
+        (lambda content: gzip.compress(content)[:-20], "damaged or truncated compressed data"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name_and_reported_by_verify(nowhere, damage, message):
+    path = store(nowhere / "mnist") / "train-images-idx3-ubyte"
+    path.write_bytes(damage(FILES["train-images-idx3-ubyte"]))
+    with pytest.raises(DataError, match=f"{path}: .*{message}.*delete the file"):
+        mnist(data_dir=nowhere)
+    statuses = dict(verify("mnist", nowhere))
+    assert re.match(rf"damaged.*{message}|{message}", statuses.pop(str(path)))
+    assert list(statuses.values()) == ["ok"] * 3
+
+
+def test_images_and_labels_must_be_equally_many(nowhere, monkeypatch):
+    monkeypatch.setitem(FILES, "t10k-labels-idx1-ubyte", idx(np.zeros(19)))
+    catalogue(monkeypatch, "mnist", ())
+    store(nowhere / "mnist")
+    with pytest.raises(DataError, match="20 images in t10k-images-idx3-ubyte but 19 labels in t10k-labels"):
+        mnist(data_dir=nowhere)
+
+
+def test_without_files_and_network_one_error_says_where_it_looked_and_what_to_do(nowhere, monkeypatch):
+    monkeypatch.setenv("FEDLAP_DATA", str(nowhere / "environment"))
+    (nowhere / "passed").mkdir()
+    with pytest.raises(DataError) as caught:
+        mnist(data_dir=nowhere / "passed")
+    message = str(caught.value)
+    for needed in (
+        "passed/mnist",
+        "environment/mnist",
+        "cache/fedlap/data/mnist",
+        "train-images-idx3-ubyte.gz",
+    ):
+        assert needed in message
+    for needed in ("http://127.0.0.1:9/", "refused", "--data-dir", "FEDLAP_DATA", "fedlap data fetch mnist"):
+        assert needed in message
+    assert left_in(nowhere) == []
+
+
+def test_a_data_folder_that_does_not_exist_is_an_error_not_a_download(online, nowhere):
+    with pytest.raises(DataError, match=r"data folder .*nothing: no such folder"):
+        mnist(data_dir=nowhere / "nothing")
+    with pytest.raises(DataError, match=r"data folder .*nothing: no such folder"):
+        verify("mnist", nowhere / "nothing")
+    assert online.requests == []
+
+
+def test_a_wrong_argument_is_refused_before_anything_is_downloaded(online):
+    for arguments in (
+        {"preset": "raw"},
+        {"clients": 0},
+        {"fraction": 2},
+        {"seed": -1},
+        {"partition": 3},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(arguments))):
+            mnist(**arguments)
+    assert online.requests == []
+
+
+def test_missing_files_are_downloaded_into_the_cache_once(online, nowhere):
+    made = mnist(clients=4)
+    assert made.inputs.shape == (40, 28, 28)
+    assert left_in(nowhere) == sorted(f"{file}.gz" for file in FILES)
+    assert len(online.requests) == 4
+    assert mnist(clients=4).fingerprint() == made.fingerprint()
+    assert len(online.requests) == 4
+
+
+def test_fetch_brings_files_to_the_folder_asked_for_and_tells_progress(online, nowhere):
+    calls = []
+    folder = fetch("mnist", nowhere / "mine", progress=lambda *call: calls.append(call))
+    assert folder == nowhere / "mine" / "mnist"
+    assert left_in(folder) == left_in(nowhere) == sorted(f"{file}.gz" for file in FILES)
+    for file, content in online.files.items():
+        mine = [done for name, done, total in calls if name == file and total == len(content)]
+        assert mine == sorted(mine) and mine[-1] == len(content)
+    requests = len(online.requests)
+    assert fetch("mnist", nowhere / "mine") == folder
+    assert len(online.requests) == requests
+
+
+def test_fetch_uses_a_copy_that_is_there(online, nowhere, monkeypatch):
+    monkeypatch.setenv("FEDLAP_DATA", str(nowhere / "environment"))
+    folder = store(nowhere / "environment" / "mnist")
+    assert fetch("mnist") == folder
+    assert online.requests == []
+
+
+def test_fetch_replaces_a_damaged_file_in_its_own_folder(online, nowhere):
+    folder = fetch("mnist")
+    path = folder / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(b"damaged")
+    assert fetch("mnist") == folder
+    assert path.read_bytes() == online.files[path.name]
+    assert [status for _, status in verify("mnist")] == ["ok"] * 4
+
+
+def test_fetch_says_so_when_a_damaged_file_elsewhere_is_in_the_way(online, nowhere, monkeypatch):
+    monkeypatch.setenv("FEDLAP_DATA", str(nowhere / "environment"))
+    path = store(nowhere / "environment" / "mnist") / "train-labels-idx1-ubyte"
+    path.write_bytes(b"damaged")
+    with pytest.raises(DataError, match=f"{path}: damaged"):
+        fetch("mnist")
+
+
+def test_a_transfer_that_breaks_off_is_continued(online, nowhere):
+    online.behaviour = "breaks off"
+    with pytest.raises(DataError, match=r"received \d+ of \d+ bytes; run it again to continue"):
+        fetch("mnist")
+    name = "train-images-idx3-ubyte.gz"
+    assert left_in(nowhere) == [f"{name}.part"]
+    half = len(online.files[name]) // 2
+    online.behaviour, online.requests[:] = "good", []
+    fetch("mnist")
+    assert online.requests == [f"bytes={half}-", None, None, None]
+    assert [status for _, status in verify("mnist")] == ["ok"] * 4
+    assert left_in(nowhere) == sorted(f"{file}.gz" for file in FILES)
+
+
+def test_a_server_without_ranges_is_asked_again_from_the_start(online, nowhere):
+    online.behaviour = "breaks off"
+    with pytest.raises(DataError, match="run it again"):
+        fetch("mnist")
+    online.behaviour = "no ranges"
+    fetch("mnist")
+    assert [status for _, status in verify("mnist")] == ["ok"] * 4
+
+
+def test_a_transfer_that_ended_just_before_its_name_was_given_needs_no_request(online, nowhere):
+    cache = nowhere / "cache" / "fedlap" / "data" / "mnist"
+    cache.mkdir(parents=True)
+    for file, content in online.files.items():
+        (cache / f"{file}.part").write_bytes(content)
+    assert fetch("mnist") == cache
+    assert online.requests == [] and left_in(cache) == sorted(online.files)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (
+            "wrong bytes",
+            r"expected \d+ bytes of md5 [0-9a-f]{32}, received \d+ of md5 [0-9a-f]{32}; discarded",
+        ),
+        ("too much", r"expected \d+ bytes of md5 .*; discarded"),
+        ("error", "HTTP Error 503"),
+    ],
+)
+def test_wrong_bytes_and_server_errors_leave_nothing_behind(online, nowhere, behaviour, message):
+    online.behaviour = behaviour
+    with pytest.raises(DataError, match=message):
+        fetch("mnist")
+    assert left_in(nowhere) == []
+
+
+def test_a_server_that_never_ends_cannot_fill_the_disk(online, nowhere):
+    online.behaviour = "endless"
+    with pytest.raises(DataError, match="discarded"):
+        fetch("mnist")
+    assert online.hung_up.wait(timeout=10)
+    assert left_in(nowhere) == []
+
+
+def test_a_wrong_beginning_is_discarded_and_fetched_anew(online, nowhere):
+    cache = nowhere / "cache" / "fedlap" / "data" / "mnist"
+    cache.mkdir(parents=True)
+    (cache / "train-images-idx3-ubyte.gz.part").write_bytes(b"wrong")
+    with pytest.raises(DataError, match="discarded"):
+        fetch("mnist")
+    assert left_in(nowhere) == []
+    fetch("mnist")
+    assert [status for _, status in verify("mnist")] == ["ok"] * 4
+
+
+def test_the_second_address_is_tried_when_the_first_fails(online, monkeypatch):
+    catalogue(monkeypatch, "mnist", ("http://127.0.0.1:9/", online.address))
+    fetch("mnist")
+    assert len(online.requests) == 4
+
+
+# --- image federations
+
+
+def test_presets_of_the_grey_images(nowhere):
+    store(nowhere / "mnist")
+    store(nowhere / "fashion-mnist")
+    pixels = idx_array(FILES["train-images-idx3-ubyte"], "", 3)
+    for loader, preset, expected in (
+        (mnist, "paper", pixels / 255),
+        (mnist, "standard", pixels / 255),
+        (fashion_mnist, "paper", pixels),
+        (fashion_mnist, "standard", pixels / 255),
+    ):
+        made = loader(clients=2, preset=preset, data_dir=nowhere)
+        assert made.inputs.dtype == made.test_inputs.dtype == np.float32
+        np.testing.assert_allclose(made.inputs, expected, rtol=1e-6)
+        np.testing.assert_array_equal(made.labels, idx_array(FILES["train-labels-idx1-ubyte"], "", 1))
+
+
+def test_a_fraction_is_balanced_and_depends_on_the_seed(nowhere):
+    store(nowhere)
+    made = [mnist(clients=2, fraction=0.5, seed=seed, data_dir=nowhere) for seed in (0, 0, 1)]
+    assert np.bincount(made[0].labels).tolist() == [2] * 10
+    assert made[0].test_inputs.shape == (20, 28, 28)
+    assert made[0].fingerprint() == made[1].fingerprint() != made[2].fingerprint()
+    assert (made[0].inputs != made[2].inputs).any()
+    whole = mnist(clients=2, data_dir=nowhere)
+    chosen = {image.tobytes(): label for image, label in zip(whole.inputs, whole.labels, strict=True)}
+    assert all(
+        chosen[image.tobytes()] == label for image, label in zip(made[0].inputs, made[0].labels, strict=True)
+    )
+
+
+def test_the_partition_divides_the_training_set(nowhere):
+    store(nowhere)
+    made = mnist(clients=3, partition=dirichlet(sizes=1.0, classes=0.5), seed=5, data_dir=nowhere)
+    assert made.clients == ("client-0", "client-1", "client-2")
+    assert made.sizes.sum() == 40 and np.ptp(made.sizes) > 1
+    assert np.ptp(mnist(clients=3, data_dir=nowhere).sizes) == 1
+
+
+@pytest.fixture
+def tiny_cifar(nowhere, monkeypatch):
+    rng = np.random.default_rng(3)
+    files = {}
+    for content in DATASETS["cifar10"].contents:
+        images = rng.integers(0, 256, (10, 32, 32, 3)) // np.array([1, 2, 4])
+        files[content.name] = cifar(images, rng.permutation(10))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in {"readme.html": b"hello", **files}.items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    download = dataclasses.replace(
+        DATASETS["cifar10"].downloads[0], size=len(packed.getvalue()), md5=md5(packed.getvalue()), urls=()
+    )
+    contents = tuple(Content(name, len(content), sha256(content)) for name, content in files.items())
+    changed = dataclasses.replace(DATASETS["cifar10"], contents=contents, downloads=(download,))
+    monkeypatch.setitem(DATASETS, "cifar10", changed)
+    return nowhere, files, packed.getvalue()
+
+
+def test_cifar_is_read_from_loose_packed_or_archived_files_alike(tiny_cifar):
+    folder, files, packed = tiny_cifar
+    loose, xz, archived, flat = (folder / name for name in ("loose", "xz", "archived", "flat"))
+    (loose / "cifar10" / "cifar-10-batches-bin").mkdir(parents=True)
+    (xz / "cifar10").mkdir(parents=True)
+    archived.mkdir()
+    flat.mkdir()
+    for name, content in files.items():
+        (loose / "cifar10" / "cifar-10-batches-bin" / name).write_bytes(content)
+        (xz / "cifar10" / f"{name}.xz").write_bytes(lzma.compress(content))
+        (flat / name).write_bytes(content)
+    (archived / "cifar-10-binary.tar.gz").write_bytes(packed)
+    prints = {cifar10(clients=2, data_dir=where).fingerprint() for where in (loose, xz, archived, flat)}
+    assert len(prints) == 1
+    (archived / "cifar-10-binary.tar.gz").write_bytes(packed[:-5000])
+    with pytest.raises(DataError, match=r"cifar-10-binary.tar.gz: damaged or truncated archive"):
+        cifar10(data_dir=archived)
+
+
+def test_presets_of_the_colour_images(tiny_cifar):
+    folder, files, packed = tiny_cifar
+    (folder / "cifar-10-binary.tar.gz").write_bytes(packed)
+    paper = cifar10(clients=2, preset="paper", data_dir=folder)
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    pixels = np.concatenate([cifar_arrays(files[name], name)[0] for name in names])
+    np.testing.assert_allclose(paper.inputs, pixels / 255, rtol=1e-6)
+    np.testing.assert_allclose(
+        paper.test_inputs, cifar_arrays(files["test_batch.bin"], "")[0] / 255, rtol=1e-6
+    )
+    standard = cifar10(clients=2, data_dir=folder)
+    inputs = standard.inputs.astype(float)
+    np.testing.assert_allclose(inputs.mean(axis=(0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(inputs.std(axis=(0, 1, 2)), 1, atol=1e-6)
+    # One scale for training set, test set and every fraction.
+    mean, deviation = (pixels / 255).mean(axis=(0, 1, 2)), (pixels / 255).std(axis=(0, 1, 2))
+    np.testing.assert_allclose(standard.test_inputs, (paper.test_inputs - mean) / deviation, atol=1e-5)
+    part = cifar10(clients=2, fraction=0.2, data_dir=folder)
+    known = {image.tobytes() for image in standard.inputs}
+    assert len(part.inputs) == 10 and all(image.tobytes() in known for image in part.inputs)
+
+
+# --- loading by name
+
+
+def test_load_is_the_function_of_that_name():
+    assert load("heart", preset="paper").fingerprint() == heart(preset="paper").fingerprint()
+    assert load("credit", split="two_clients", seed=4).sizes.tolist() == [260, 260]
+    assert set(fedlap.data.LOADERS) == set(DATASETS)
+
+
+def test_load_takes_partitions_by_name_or_as_mappings(nowhere):
+    store(nowhere)
+    expected = mnist(clients=3, partition=dirichlet(classes=0.3), data_dir=nowhere).fingerprint()
+    for partition in ({"name": "dirichlet", "classes": 0.3}, dirichlet(classes=0.3)):
+        assert load("mnist", clients=3, partition=partition, data_dir=nowhere).fingerprint() == expected
+    even = load("mnist", clients=4, partition="homogeneous", data_dir=nowhere)
+    assert even.fingerprint() == mnist(clients=4, data_dir=nowhere).fingerprint()
+    counted = load(
+        "mnist", clients=1, partition={"name": "label_rate", "counts": [[1] * 10]}, data_dir=nowhere
+    )
+    assert counted.sizes.tolist() == [10]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "hart"}, r"unknown data set 'hart'; did you mean 'heart'\? \(choices: cifar10, credit,"),
+        ({"name": "heart", "sed": 1}, r"unknown option of heart 'sed' \(choices: preset\)"),
+        ({"name": "mnist", "client": 5}, "unknown option of mnist 'client'; did you mean 'clients'"),
+        (
+            {"name": "mnist", "partition": "dirichlett"},
+            "unknown partition 'dirichlett'; did you mean 'dirichlet'",
+        ),
+        (
+            {"name": "mnist", "partition": {"sizes": 1}},
+            "unknown partition None .*choices: dirichlet, homogeneous",
+        ),
+        (
+            {"name": "mnist", "partition": {"name": "dirichlet", "size": 1}},
+            "unknown option of dirichlet 'size'; did you mean 'sizes'",
+        ),
+        ({"name": "mnist", "partition": "label_rate"}, "label_rate needs the option 'counts'"),
+        ({"name": "mnist", "partition": 7}, "partition is 7; expected a partition such as homogeneous"),
+    ],
+)
+def test_load_refuses_unknown_names_with_the_nearest_choice(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        load(**arguments)
+
+
+# --- the package
+
+
+def test_the_catalogue_says_what_a_user_asks():
+    for name, dataset in DATASETS.items():
+        assert dataset.name == name
+        assert dataset.description and dataset.licence and dataset.source
+        assert dataset.bundled == (name in ("heart", "credit"))
+    assert DATASETS["heart"].bytes == sum(
+        (BUNDLED / file).stat().st_size for file in MD5 if file != "crx.data"
+    )
+    assert DATASETS["cifar10"].bytes == 170_052_171
+
+
+def test_the_data_layer_imports_numpy_and_the_standard_library_only():
+    for path in Path(fedlap.data.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 1 or node.module == "errors", f"{path.name} imports {node.module}"
+                continue
+            else:
+                continue
+            for module in modules:
+                top = module.partition(".")[0]
+                assert top == "numpy" or top in sys.stdlib_module_names, f"{path.name} imports {module}"
+                assert top not in ("pickle", "shelve", "marshal"), f"{path.name} imports {module}"
