@@ -6,6 +6,7 @@ from .curvature import ExactHessian, GaussNewton
 from .damping import by_share, evenly, then
 from .data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
 from .errors import ConfigError, DataError, FedlapError
+from .grid import simulate_grid
 from .models import Model, acar_cnn, logistic, mlp, zenke_cnn
 from .simulation import History, Simulation, simulate
 from .solvers import adam, descent, lbfgs, newton
@@ -47,6 +48,7 @@ __all__ = [
     "natural",
     "newton",
     "simulate",
+    "simulate_grid",
     "then",
     "two_classes_per_client",
     "zenke_cnn",

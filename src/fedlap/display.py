@@ -52,7 +52,9 @@ class Display:
         self.progress.update(self.bars[run.algorithm], completed=done, now=now)
 
     def table(self, rows, target):
-        table = Table(*heads(target), title="test set, mean (standard deviation) over seeds, last three rounds")
+        table = Table(title="test set: mean (standard deviation) over seeds, last three rounds")
+        for head in heads(target):
+            table.add_column(head, no_wrap=head == "algorithm")
         for row in rows:
             table.add_row(*cells(row, target))
         self.console.print(table)

@@ -92,6 +92,7 @@ def curves(runs, title, path):
             axis.plot(rounds, mean, color=colours[name], label=name)
             axis.fill_between(rounds, mean - deviation, mean + deviation, color=colours[name], alpha=0.15, linewidth=0)
         axis.set(xlabel="communication round", ylabel=label)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     axes[1].legend(fontsize=8, ncols=2)
     figure.suptitle(title)

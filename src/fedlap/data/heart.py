@@ -21,8 +21,10 @@ def heart(preset: str = "standard") -> Federation:
     Columns slope, ca and thal are dropped, then patients with a missing value. The test set is the 254 test
     patients of all hospitals together. All of Switzerland's training patients are ill.
 
-    Preset "paper" leaves the features as recorded, which the paper's numbers need. "standard" gives each
-    hospital's features mean 0 and deviation 1 by its own training patients, as it could do alone.
+    Preset "paper" leaves the features as recorded, which the paper's numbers need. "standard" gives them mean 0
+    and deviation 1 over all hospitals' training patients, for which a hospital need only tell its count, sums and
+    sums of squares. (Each hospital scaling by its own patients would erase that they differ, and costs six
+    points of accuracy.)
     """
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
@@ -41,9 +43,7 @@ def heart(preset: str = "standard") -> Federation:
     )
     labels = (table[:, -1] > 0).astype(np.int32)
     if preset == "standard":
-        for number in range(len(CENTRES)):
-            train, test = (centre == number) & ~is_test, (centre == number) & is_test
-            inputs[train], inputs[test] = standardise(inputs[train], inputs[test])
+        inputs[~is_test], inputs[is_test] = standardise(inputs[~is_test], inputs[is_test])
     return Federation(
         name="heart",
         clients=CENTRES,

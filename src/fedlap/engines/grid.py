@@ -1,0 +1,102 @@
+"""Many runs of a small model as one program: seeds are one more axis, and so are settings.
+
+Settings of one seed share its minibatches, so the gathering of data is done once for all of them; that is why
+seeds are the outer axis and settings the inner one.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..evaluate import evaluate
+from ..parties import Batches
+from .vectorised import federated_round
+
+
+class Stack(NamedTuple):
+    """All seeds' arrays as one, with the axis of the seeds: None where they are the same for all and kept once."""
+
+    tree: object
+    axes: object
+
+
+def stack(trees, fill=0):
+    """Stack leaves that differ, padding them at the end to a common shape; share those that do not."""
+
+    def join(*leaves):
+        if all(leaf.shape == leaves[0].shape and _same(leaf, leaves[0]) for leaf in leaves[1:]):
+            return Stack(leaves[0], None)
+        if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+            return Stack(jnp.stack(leaves), 0)
+        shape = np.max([leaf.shape for leaf in leaves], axis=0)
+        return Stack(jnp.stack([_pad(leaf, shape, fill) for leaf in leaves]), 0)
+
+    joined = jax.tree.map(join, *trees)
+    pick = lambda i: jax.tree.map(lambda leaf: leaf[i], joined, is_leaf=lambda leaf: isinstance(leaf, Stack))
+    return Stack(pick(0), pick(1))
+
+
+def stack_seeds(trees):
+    """Stack all leaves, padded, whether they differ or not: what changes from round to round."""
+    padded = lambda leaves: jnp.stack([_pad(leaf, np.max([l.shape for l in leaves], axis=0), 0) for leaf in leaves])
+    return jax.tree.map(lambda *leaves: padded(leaves), *trees)
+
+
+def _pad(leaf, shape, fill):
+    width = [(0, want - have) for want, have in zip(shape, leaf.shape, strict=True)]
+    return np.pad(np.asarray(leaf), width, constant_values=fill)
+
+
+def advance(static, methods, states, fixed, batches, drawn):
+    """One round of every run; the states' leaves are [seeds, settings, …]."""
+    pool, shards, keys = fixed
+    packed = stack([b.rows for b in batches], fill=-1), stack([b.steps for b in batches])
+    batch_stack = Batches(packed[0].tree, packed[1].tree)
+    batch_axes = Batches(packed[0].axes, packed[1].axes)
+    axes = (pool.axes, shards.axes, batch_axes, keys.axes)
+    data = (pool.tree, shards.tree, batch_stack, keys.tree)
+    new = _compiled(static, Axes(axes), methods, states, data, np.float32(drawn))
+    return new._replace(round=states.round + 1)
+
+
+class Axes:
+    """Which leaves have a seed axis, in a form that jit can compare."""
+
+    def __init__(self, tree):
+        leaves, self.structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
+        self.leaves = tuple(leaves)
+
+    @property
+    def tree(self):
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+    def __hash__(self):
+        return hash((self.leaves, self.structure))
+
+    def __eq__(self, other):
+        return (self.leaves, self.structure) == (other.leaves, other.structure)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled(static, axes, methods, states, data, drawn):
+    def one(method, state, data, drawn):
+        pool, shards, batches, key = data
+        return federated_round(*static, method, state, pool, shards, batches, drawn, key)
+
+    run = states._replace(round=None, server=0, start=0, clients=0)
+    over_settings = jax.vmap(one, in_axes=(0, run, None, None), out_axes=run)
+    over_seeds = jax.vmap(over_settings, in_axes=(None, run, axes.tree, 0), out_axes=run)
+    return over_seeds(methods, states, data, drawn)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def evaluate_all(task, axes, w, tests):
+    over_settings = jax.vmap(lambda w, test: evaluate(task, w, *test), in_axes=(0, None))
+    return jax.vmap(over_settings, in_axes=(0, axes.tree))(w, tests)
+
+
+def _same(a, b):
+    return a is b or bool((a == b).all())
