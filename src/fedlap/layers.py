@@ -37,9 +37,31 @@ def zeros(key, shape, fan_in):
     return jnp.zeros(shape)
 
 
+def product(inputs, weight):
+    """x Wᵀ."""
+    return _tiny_product(inputs, weight) if inputs.size * len(weight) <= TINY else inputs @ weight.T
+
+
+# Below this many multiplications a call of the matrix product costs more than the product: in a round of tiny
+# steps, the weight gradient written out as a sum is twice as fast.
+TINY = 4096
+
+
+@jax.custom_jvp
+def _tiny_product(inputs, weight):
+    return inputs @ weight.T
+
+
+@_tiny_product.defjvp
+def _tiny_product_jvp(primals, tangents):
+    (inputs, weight), (input_tangent, weight_tangent) = primals, tangents
+    written_out = (inputs[:, None, :] * weight_tangent).sum(-1)
+    return _tiny_product(inputs, weight), input_tangent @ weight.T + written_out
+
+
 @dataclass(frozen=True)
 class Dense:
-    """y = xW + b; a width of None is the number of classes."""
+    """y = xWᵀ + b, W of [outputs, inputs]; a width of None is the number of classes."""
 
     width: int | None = None
     bias: bool = True
@@ -47,15 +69,16 @@ class Dense:
 
     def init(self, key, inputs, classes):
         (fan_in,) = inputs.shape[1:]
-        return _draw(self, key, (fan_in, classes if self.width is None else self.width), fan_in)
+        width = classes if self.width is None else self.width
+        return _draw(self, key, (width, fan_in), width, fan_in)
 
     def apply(self, params, inputs, key=None):
-        return _add_bias(params, inputs @ params["weight"])
+        return _add_bias(params, product(inputs, params["weight"]))
 
     def squared_gradients(self, inputs, cotangents, weights):
         """(∂/∂W_ab)² = x_a² g_b², so the sum over examples is one product and no example's gradient is formed."""
         squares = weights[:, None] * sum_of_squares(cotangents)
-        return _keep_bias(self, (inputs**2).T @ squares, squares.sum(0))
+        return _keep_bias(self, squares.T @ inputs**2, squares.sum(0))
 
 
 @dataclass(frozen=True)
@@ -70,7 +93,7 @@ class Convolution:
 
     def init(self, key, inputs, classes):
         shape = (self.size, self.size, inputs.shape[-1], self.width)
-        return _draw(self, key, shape, math.prod(shape[:-1]))
+        return _draw(self, key, shape, self.width, math.prod(shape[:-1]))
 
     def apply(self, params, inputs, key=None):
         return _add_bias(params, convolve(inputs, params["weight"], self.padding))
@@ -139,9 +162,9 @@ def sum_of_squares(columns):
     return total
 
 
-def _draw(layer, key, shape, fan_in):
+def _draw(layer, key, shape, width, fan_in):
     weight_key, bias_key = jax.random.split(key)
-    return _keep_bias(layer, layer.draw(weight_key, shape, fan_in), layer.draw(bias_key, shape[-1:], fan_in))
+    return _keep_bias(layer, layer.draw(weight_key, shape, fan_in), layer.draw(bias_key, (width,), fan_in))
 
 
 def _keep_bias(layer, weight, bias):

@@ -39,7 +39,6 @@ class Simulation:
     seed: int
     participation: float | int
     setup: Setup
-    start: Vector
     engine: Any
     test: tuple
 
@@ -66,20 +65,18 @@ class Simulation:
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
-        key = jax.random.fold_in(jax.random.key(seed), 0)
-        inputs = setup.pool.inputs[:1]
-        start = Vector(task.model.init(key, inputs, federation.classes))
-        check_outputs(task.model, start.tree, inputs, federation.classes)
+        inputs = jax.ShapeDtypeStruct((1, *setup.pool.inputs.shape[1:]), setup.pool.inputs.dtype)
+        weights = jax.eval_shape(lambda key, x: task.model.init(key, x, federation.classes), setup.key, inputs)
+        check_outputs(task.model, weights, inputs, federation.classes)
         test = (jnp.asarray(federation.test_inputs, inputs.dtype), jnp.asarray(federation.test_labels))
-        return cls(
-            algorithm, federation, solver, seed, participation, setup, start, choose(engine, start.size), test
-        )
+        engine = choose(engine, Vector(weights).size)
+        return cls(algorithm, federation, solver, seed, participation, setup, engine, test)
 
     def init(self) -> State:
         batches = self.batches(0, np.ones(self.setup.count, bool))
         setup = self.setup
-        state = initial(*setup.static, setup.method, self.start, setup.pool, setup.shards, batches, setup.key)
-        return self.engine.prepare(state)
+        state = initial(*setup.static, setup.method, setup.pool, setup.shards, batches, setup.key)
+        return self.engine.prepare(state._replace(round=0), setup.count)
 
     def drawn(self, round) -> np.ndarray:
         """Which clients take part in this round."""

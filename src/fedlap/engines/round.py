@@ -1,5 +1,6 @@
 """The round, written once: what a client does and what the server does. Engines only decide where."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,16 +50,16 @@ def server_round(task, count, classes, method, server, contributions, pool, shar
     return method.algorithm.server_update(server, contributions, s)
 
 
-def initial(task, count, classes, method, start, pool, shards, batches, key):
-    """The state before the first round: nobody has learnt, remembered or sent anything."""
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def initial(task, count, classes, method, pool, shards, batches, key):
+    """The state before the first round, with one client for all: nobody has learnt, remembered or sent anything."""
+    start = Vector(task.model.init(jax.random.fold_in(key, 0), pool.inputs[:1], classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
     s = parties.server(task, count, pool, shards, zeros, classes, jnp.ones(count), method.server_solver)
     g, t = method.algorithm.init(s)
     first = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
     variable, contribution = _shapes(task, count, method, g, t, pool, *first, parties.Moment(0, start, key))
-    client = ClientState(t, method.solver.init(_zeros(variable)), _zeros(contribution))
-    clients = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * count), client)
-    return State(0, g, start, clients)
+    return State(0, g, start, ClientState(t, method.solver.init(_zeros(variable)), _zeros(contribution)))
 
 
 def _shapes(task, count, method, g, t, pool, shard, batches, moment):

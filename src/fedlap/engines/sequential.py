@@ -15,10 +15,9 @@ from ..parties import Moment
 from .round import State, client_round, server_round
 
 
-def prepare(state):
+def prepare(state, count):
     """Clients as a tuple: a client's state is replaced, never copied into a stack."""
-    count = len(jax.tree.leaves(state.clients)[0])
-    return state._replace(clients=tuple(jax.tree.map(lambda leaf: leaf[k], state.clients) for k in range(count)))
+    return state._replace(clients=(state.clients,) * count)
 
 
 def advance(setup, state, batches, drawn):

@@ -10,8 +10,9 @@ from ..parties import Moment
 from .round import State, client_round, server_round
 
 
-def prepare(state):
-    return state
+def prepare(state, count):
+    """Clients stacked: leaf by leaf, [K, …]."""
+    return state._replace(clients=jax.tree.map(lambda leaf: jnp.stack([leaf] * count), state.clients))
 
 
 def advance(setup, state, batches, drawn):
