@@ -3,7 +3,6 @@
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .engines import grid
@@ -41,26 +40,17 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, **options):
         ]
         for federation, seed in zip(federations, seeds, strict=True)
     ]
-    first = [of_seed[0] for of_seed in runs]
     _check_alike(runs)
-    rounds = 1 if first[0].algorithm.one_shot else rounds
-
-    methods = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.setup.method for run in runs[0]))
-    start = [[run.init() for run in of_seed] for of_seed in runs]
-    states = _stack_states(start)
-    fixed = tuple(grid.stack([getattr(run.setup, part) for run in first]) for part in ("pool", "shards", "key"))
-    tests = grid.stack([run.test for run in first])
-    task, table = first[0].setup.task, []
-    for round in range(rounds):
+    prepared, first = grid.prepare(runs), [of_seed[0] for of_seed in runs]
+    states, table = prepared.states, []
+    for round in range(1 if first[0].algorithm.one_shot else rounds):
         began = time.perf_counter()
-        drawn = [run.drawn(round) for run in first]
-        batches = [run.batches(round, active) for run, active in zip(first, drawn, strict=True)]
-        states = grid.advance(first[0].setup.static, methods, states, fixed, batches, np.array(drawn))
-        metrics = np.array(grid.evaluate_all(task, grid.Axes(tests.axes), states.server.w, tests.tree))
+        states = grid.advance(prepared, states, [run.plan(round) for run in first])
+        metrics = grid.evaluate(prepared, states)
         table.append([*metrics, np.full(metrics.shape[1:], time.perf_counter() - began)])
     columns = np.moveaxis(np.array(table), 0, -1)  # [accuracy nll seconds, seeds, settings, rounds]
     return {
-        (j, seed): History(runs[i][j], _one(states, i, j), *columns[:, i, j])
+        (j, seed): History(runs[i][j], grid.one(states, i, j), *columns[:, i, j])
         for i, seed in enumerate(seeds)
         for j in range(len(settings))
     }
@@ -75,12 +65,3 @@ def _check_alike(runs):
                 f"{run.algorithm} with {run.solver} is not the same program as {first.algorithm} with {first.solver}: "
                 "settings of one grid may differ in their numbers only"
             )
-
-
-def _stack_states(states):
-    of_seeds = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *[s._replace(round=()) for s in row]) for row in states]
-    return grid.stack_seeds(of_seeds)._replace(round=0)
-
-
-def _one(states, i, j):
-    return jax.tree.map(lambda leaf: leaf[i, j], states._replace(round=()))._replace(round=states.round)

@@ -14,15 +14,14 @@ from .curvature import GaussNewton
 from .data.federation import Federation
 from .engines import choose
 from .engines.round import Method, State, initial
-from .engines.setup import Setup, draw_batches, make_setup
+from .engines.setup import Plan, Setup, draw_plan, make_setup
 from .errors import ConfigError
 from .evaluate import Metrics, evaluate, predict
 from .hyperparameters import check
 from .likelihood import categorical
 from .models import as_model, check_outputs
-from .parties import Batches, Task
+from .parties import Task
 from .solvers import adam, descent
-from .streams import stream
 from .vector import Vector
 
 
@@ -73,28 +72,20 @@ class Simulation:
         return cls(algorithm, federation, solver, seed, participation, setup, engine, test)
 
     def init(self) -> State:
-        batches = self.batches(0, np.ones(self.setup.count, bool))
-        setup = self.setup
+        setup, batches = self.setup, self.plan(0).batches
         state = initial(*setup.static, setup.method, setup.pool, setup.shards, batches, setup.key)
         return self.engine.prepare(state._replace(round=0), setup.count)
 
-    def drawn(self, round) -> np.ndarray:
-        """Which clients take part in this round."""
-        count = self.setup.count
-        wanted = self.participation if isinstance(self.participation, int) else round_up(self.participation * count)
-        everyone = np.arange(count)
-        chosen = stream(self.seed, "participants", round).permutation(everyone)[:wanted]
-        return np.isin(everyone, chosen)
+    def plan(self, round) -> Plan:
+        """Who takes part in a round, and with which minibatches."""
+        return draw_plan(self.solver, self.federation, self.participation, self.seed, round)
 
-    def batches(self, round, drawn) -> Batches:
-        return draw_batches(self.solver, self.federation, self.seed, round, drawn)
-
-    def step(self, state: State) -> State:
-        drawn = self.drawn(state.round)
-        return self.engine.advance(self.setup, state, self.batches(state.round, drawn), drawn)
+    def step(self, state: State, plan: Plan | None = None) -> State:
+        """The next round; its plan may have been drawn ahead of time."""
+        return self.engine.advance(self.setup, state, *(plan or self.plan(state.round)))
 
     def evaluate(self, state: State) -> Metrics:
-        return Metrics(*map(float, evaluate(self.setup.task, state.server.w, *self.test)))
+        return evaluate(self.setup.task, state.server.w, *self.test)
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
@@ -193,18 +184,16 @@ def histories(run, rounds, checkpoint=None, resume=False):
         state, table = checkpoints.load(checkpoint, state, run.describe())
         if len(table):
             yield History(run, state, *table.T)
+    plan = run.plan(state.round)
     for _ in range(len(table), rounds):
         began = time.perf_counter()
-        state = run.step(state)
+        state = run.step(state, plan)
         metrics = run.evaluate(state)
-        table = np.vstack([table, [*metrics, time.perf_counter() - began]])
+        plan = run.plan(state.round)  # drawn while the device is still at work
+        table = np.vstack([table, [*map(float, metrics), time.perf_counter() - began]])
         if checkpoint is not None:
             checkpoints.save(checkpoint, state, table, run.describe())
         yield History(run, state, *table.T)
-
-
-def round_up(number):
-    return int(np.ceil(number - 1e-9))
 
 
 def _check_participation(participation, count):

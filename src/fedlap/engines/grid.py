@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..evaluate import evaluate
+from ..evaluate import evaluate as metrics
 from ..parties import Batches
 from .vectorised import federated_round
 
@@ -50,16 +50,53 @@ def _pad(leaf, shape, fill):
     return np.pad(np.asarray(leaf), width, constant_values=fill)
 
 
-def advance(static, methods, states, fixed, batches, drawn):
-    """One round of every run; the states' leaves are [seeds, settings, …]."""
-    pool, shards, keys = fixed
-    packed = stack([b.rows for b in batches], fill=-1), stack([b.steps for b in batches])
-    batch_stack = Batches(packed[0].tree, packed[1].tree)
-    batch_axes = Batches(packed[0].axes, packed[1].axes)
-    axes = (pool.axes, shards.axes, batch_axes, keys.axes)
-    data = (pool.tree, shards.tree, batch_stack, keys.tree)
-    new = _compiled(static, Axes(axes), methods, states, data, np.float32(drawn))
+class Prepared(NamedTuple):
+    """All that stays fixed for all runs, and the state each of them begins with."""
+
+    static: tuple
+    methods: object  # [settings, …]
+    data: Stack  # pool, shards and keys
+    tests: Stack
+    states: object  # [seeds, settings, …]
+
+
+def prepare(runs):
+    """From simulations, one list of settings for each seed."""
+    first = [of_seed[0] for of_seed in runs]
+    methods = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.setup.method for run in runs[0]))
+    states = [
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.init()._replace(round=()) for run in of_seed))
+        for of_seed in runs
+    ]
+    return Prepared(
+        first[0].setup.static,
+        methods,
+        stack([(run.setup.pool, run.setup.shards, run.setup.key) for run in first]),
+        stack([run.test for run in first]),
+        stack_seeds(states)._replace(round=0),
+    )
+
+
+def advance(prepared, states, plans):
+    """One round of every run, by the plan of each seed."""
+    rows = stack([plan.batches.rows for plan in plans], fill=-1)
+    steps = stack([plan.batches.steps for plan in plans])
+    drawn = np.array([plan.drawn for plan in plans])
+    data = (*prepared.data.tree, Batches(rows.tree, steps.tree))
+    axes = Axes((*prepared.data.axes, Batches(rows.axes, steps.axes)))
+    new = _compiled(prepared.static, axes, prepared.methods, states, data, np.float32(drawn))
     return new._replace(round=states.round + 1)
+
+
+def evaluate(prepared, states):
+    """Accuracy and NLL of every run, [2, seeds, settings]."""
+    task, axes = prepared.static[0], Axes(prepared.tests.axes)
+    return np.array(_evaluate(task, axes, states.server.w, prepared.tests.tree))
+
+
+def one(states, seed, setting):
+    """The state of one run."""
+    return jax.tree.map(lambda leaf: leaf[seed, setting], states._replace(round=()))._replace(round=states.round)
 
 
 class Axes:
@@ -82,19 +119,19 @@ class Axes:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _compiled(static, axes, methods, states, data, drawn):
-    def one(method, state, data, drawn):
-        pool, shards, batches, key = data
+    def one_run(method, state, data, drawn):
+        pool, shards, key, batches = data
         return federated_round(*static, method, state, pool, shards, batches, drawn, key)
 
     run = states._replace(round=None, server=0, start=0, clients=0)
-    over_settings = jax.vmap(one, in_axes=(0, run, None, None), out_axes=run)
+    over_settings = jax.vmap(one_run, in_axes=(0, run, None, None), out_axes=run)
     over_seeds = jax.vmap(over_settings, in_axes=(None, run, axes.tree, 0), out_axes=run)
     return over_seeds(methods, states, data, drawn)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def evaluate_all(task, axes, w, tests):
-    over_settings = jax.vmap(lambda w, test: evaluate(task, w, *test), in_axes=(0, None))
+def _evaluate(task, axes, w, tests):
+    over_settings = jax.vmap(lambda w, test: metrics(task, w, *test), in_axes=(0, None))
     return jax.vmap(over_settings, in_axes=(0, axes.tree))(w, tests)
 
 

@@ -11,7 +11,7 @@ from .sequential import prepare
 __all__ = ["advance", "prepare"]
 
 
-def advance(setup, state, batches, drawn):
+def advance(setup, state, drawn, batches):
     with jax.disable_jit():
         moment = Moment(state.round, state.start, setup.key)
         clients = list(state.clients)

@@ -20,7 +20,7 @@ def prepare(state, count):
     return state._replace(clients=(state.clients,) * count)
 
 
-def advance(setup, state, batches, drawn):
+def advance(setup, state, drawn, batches):
     moment = Moment(state.round, state.start, setup.key)
 
     def on_client(k):

@@ -1,7 +1,7 @@
 """All that stays fixed during a run, as arrays on the device."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,20 +47,34 @@ def make_setup(task, method, federation, seed):
     return Setup(task, len(sizes), federation.classes, method, pool, shards, jax.random.key(seed))
 
 
-def draw_batches(solver, federation, seed, round, drawn):
-    """The minibatches of every client drawn; the others' stay empty."""
-    steps = np.array([solver.step_count(int(n)) for n in federation.sizes], np.int32)
-    rows = []
-    for name, mine, active in zip(federation.clients, federation.rows, drawn, strict=True):
-        places = solver.schedule(stream(seed, "batches", round, name), len(mine) if active else 0)
-        rows.append(np.where(places < 0, -1, mine[places]))
-    return Batches(pad(rows, -1, steps.max()), steps * drawn)
+class Plan(NamedTuple):
+    """What chance decides about one round."""
+
+    drawn: np.ndarray  # [K] which clients take part
+    batches: Batches  # of every client; empty for those not drawn
 
 
-def pad(ragged, value, length=None):
+def draw_plan(solver, federation, participation, seed, round):
+    """The clients and the minibatches of a round: a function of the seed, the round and the clients' names."""
+    drawn = _draw_clients(len(federation.clients), participation, seed, round)
+    steps = np.array([solver.step_count(len(rows)) for rows in federation.rows], np.int32)
+    batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
+    for k in np.flatnonzero(drawn):
+        name, rows = federation.clients[k], federation.rows[k]
+        solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
+    return Plan(drawn, Batches(batches, steps * drawn))
+
+
+def _draw_clients(count, participation, seed, round):
+    wanted = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
+    drawn = np.zeros(count, bool)
+    drawn[stream(seed, "participants", round).permutation(count)[:wanted] if wanted < count else slice(None)] = True
+    return drawn
+
+
+def pad(ragged, value):
     """Arrays of several lengths as one, filled up at the end."""
-    length = max(map(len, ragged)) if length is None else length
-    full = np.full((len(ragged), length, *ragged[0].shape[1:]), value, ragged[0].dtype)
+    full = np.full((len(ragged), max(map(len, ragged))), value, ragged[0].dtype)
     for row, short in zip(full, ragged, strict=True):
         row[: len(short)] = short
     return full

@@ -15,7 +15,7 @@ def prepare(state, count):
     return state._replace(clients=jax.tree.map(lambda leaf: jnp.stack([leaf] * count), state.clients))
 
 
-def advance(setup, state, batches, drawn):
+def advance(setup, state, drawn, batches):
     new = _compiled(
         *setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float32(drawn), setup.key
     )

@@ -2,7 +2,7 @@
 
 A local solver has
     step_count(n)              how many minibatches a round has for n examples
-    schedule(rng, n)           these minibatches: [steps, batch] places among the n examples, −1 for none
+    schedule(rng, rows, out)   these minibatches, written to `out` [steps, batch], where −1 stands for no row
     init(variable)             what it keeps between rounds
     minimise(problem, state)   the minimiser it found, and what it keeps
 and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.

@@ -21,12 +21,10 @@ class Adam:
     def step_count(self, n):
         return self.epochs * -(-n // self.batch)
 
-    def schedule(self, rng, n):
-        """Each epoch visits every example once, in its own order; the last batch may be short."""
-        width = self.step_count(n) * self.batch // self.epochs
-        places = np.full((self.epochs, width), -1, np.int32)
-        places[:, :n] = rng.permuted(np.broadcast_to(np.arange(n, dtype=np.int32), (self.epochs, n)), axis=1)
-        return places.reshape(-1, self.batch)
+    def schedule(self, rng, rows, out):
+        """Each epoch visits every row once, in its own order; the last batch may be short."""
+        epochs = out.reshape(self.epochs, -1)
+        epochs[:, : len(rows)] = rng.permuted(np.broadcast_to(rows, (self.epochs, len(rows))), axis=1)
 
     def init(self, variable):
         return self._optimiser.init(variable) if self.keep else ()

@@ -1,10 +1,9 @@
 """One local argmin, as a solver sees it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
-import numpy as np
 
 from ..algorithm import Client
 
@@ -35,13 +34,15 @@ class Problem(NamedTuple):
 
 
 class FullBatch:
-    """The schedule of a solver that looks at all the data and keeps nothing."""
+    """A solver that looks at all the data, in no batches, and keeps nothing."""
+
+    batch: ClassVar[int] = 1
 
     def step_count(self, n):
         return 0
 
-    def schedule(self, rng, n):
-        return np.zeros((0, 1), np.int32)
+    def schedule(self, rng, rows, out):
+        """Nothing to draw."""
 
     def init(self, variable):
         return ()

@@ -1,0 +1,162 @@
+"""What the tests of the core share: float64, small federations of few shapes, and a likelihood with quadratic losses.
+
+A compiled program costs a second or two and is found again by the shapes of its arrays, so `federation` pads every
+draw to the same shapes: a pool of fixed size with rows that nobody owns, and one client of fixed length.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+
+# Tests neither read nor fill the user's cache of compiled programs, and processes they start share this one.
+_COMPILED = tempfile.mkdtemp(prefix="fedlap-tests-compiled-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import oracle
+from fedlap.data import Federation
+
+settings.register_profile(
+    "fedlap", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("fedlap")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(_COMPILED, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All that a compiled program depends on."""
+
+    clients: int
+    features: int
+    classes: int
+    longest: int = 12  # rows of the largest client
+    pool: int = 48
+    test: int = 10
+
+    @property
+    def weights(self):
+        return self.features * self.classes
+
+
+THREE = Shape(clients=3, features=2, classes=3)  # three clients and three classes
+FOUR = Shape(clients=4, features=3, classes=2)
+
+
+def federation(seed=0, shape=THREE, sizes=None, *, overlap=False, diagonal=False, names=None):
+    """Clients that differ in size, in where their inputs lie and in what their labels mean.
+
+    With `overlap` every client has every label at each of some inputs that span the space, so that its loss has a
+    minimiser without any regulariser. With `diagonal` every input has one feature, so that XᵀX is diagonal.
+    """
+    rng = np.random.default_rng(seed)
+    least = shape.weights if overlap else 1
+    if sizes is None:
+        sizes = rng.integers(least, shape.longest + 1, size=shape.clients)
+        sizes[rng.integers(shape.clients)] = shape.longest
+    inputs, labels = rng.normal(size=(shape.pool, shape.features)), np.zeros(shape.pool, int)
+    rows = np.split(rng.permutation(shape.pool)[: sum(sizes)], np.cumsum(sizes)[:-1])
+    for mine in rows:
+        inputs[mine] += rng.normal(size=shape.features)
+        truth = 2 * rng.normal(size=(shape.features, shape.classes))
+        noise = rng.gumbel(size=(len(mine), shape.classes))
+        labels[mine] = (inputs[mine] @ truth + noise).argmax(1)
+        if overlap:
+            some = mine[: shape.weights].reshape(shape.features, shape.classes)
+            inputs[some] = np.eye(shape.features)[:, None] + 0.3 * rng.normal(size=(shape.features, 1, shape.features))
+            labels[some] = np.arange(shape.classes)
+    if diagonal:
+        inputs *= np.eye(shape.features)[np.arange(shape.pool) % shape.features]
+    test = rng.normal(size=(shape.test, shape.features)), rng.integers(shape.classes, size=shape.test)
+    return Federation(
+        name="drawn",
+        clients=tuple(names or (f"client-{k}" for k in range(shape.clients))),
+        inputs=inputs,
+        labels=labels,
+        rows=tuple(mine.astype(np.int32) for mine in rows),
+        test_inputs=test[0],
+        test_labels=test[1],
+        classes=shape.classes,
+    )
+
+
+def points(federation):
+    """The federation's data as the oracle takes it."""
+    of = (federation.of(k) for k in range(len(federation.clients)))
+    return [oracle.labelled(inputs, labels, federation.classes) for inputs, labels in of]
+
+
+def memory(run):
+    """Each client's memory points as the oracle takes them, without padding; they have no labels of their own."""
+    inputs, shards = np.asarray(run.setup.pool.memory), run.setup.shards
+    mine, weights = np.asarray(shards.mine), np.asarray(shards.weights)
+    classes = run.federation.classes
+    return [
+        oracle.Points(inputs[places[mass > 0]], mass[mass > 0], np.full((np.sum(mass > 0), classes), np.nan))
+        for places, mass in zip(mine, weights, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Squared:
+    """½‖f − e_y‖², up to its constant: with a linear model all losses are quadratic."""
+
+    def loss(self, outputs, labels):
+        return self.soft_loss(outputs, 1, jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype))
+
+    def soft_loss(self, outputs, mass, targets):
+        return mass * (outputs**2).sum(-1) / 2 - (targets * outputs).sum(-1)
+
+    def probabilities(self, outputs):
+        return outputs
+
+    def factor(self, outputs):
+        return jnp.broadcast_to(jnp.eye(outputs.shape[-1], dtype=outputs.dtype), (*outputs.shape, outputs.shape[-1]))
+
+
+def flat(vector):
+    """[P], or [K, P] of stacked vectors: in the order of the oracle."""
+    (leaf,) = jax.tree.leaves(vector)
+    return np.asarray(leaf).reshape(*leaf.shape[:-2], -1)
+
+
+def dense(precision):
+    """[P, P], or [K, P, P], of a precision of either structure."""
+    if hasattr(precision, "matrix"):
+        return np.asarray(precision.matrix)
+    diagonal = flat(precision)
+    return diagonal[..., None] * np.eye(diagonal.shape[-1])
+
+
+def distance(found, wanted):
+    """‖found − wanted‖ / ‖wanted‖, and infinite where something is not a number."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert found.shape == wanted.shape, f"{found.shape} is not {wanted.shape}"
+    error = np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-300)
+    return error if np.isfinite(error) else np.inf
+
+
+def same_bits(a, b):
+    """Whether two trees have the same structure and the same arrays, bit for bit."""
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(map(np.asarray, jax.tree.leaves(a)), map(np.asarray, jax.tree.leaves(b)), strict=True)
+    return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+@pytest.fixture
+def small():
+    """Three clients, three classes, six weights."""
+    return federation()
