@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# Numbers in the patches of the images convolved at a time: a megabyte, so that they are still in a core's cache
-# when they are multiplied. From main memory the products run at half the speed.
+# Numbers in the patches of the images convolved at a time: a megabyte, so that they are still in a core's
+# cache when they are multiplied. From main memory the products run at half the speed.
 CACHED = 260_000
 
 
@@ -36,18 +36,19 @@ def max_pool(images, size):
 
 
 def _product_or_library(inputs, weight):
-    # XLA's convolution loses its fast path inside a loop on CPUs and is 47 times slower there; on accelerators it
-    # is the right one. Where the program will run is known when it is lowered, not when it is traced.
+    # XLA's convolution loses its fast path inside a loop on CPUs and is 47 times slower there; on an
+    # accelerator it is the right one. Where a program will run is known when it is lowered, not when traced.
     return lax.platform_dependent(inputs, weight, cpu=_by_product, default=_by_library)
 
 
 def _forward(inputs, weight):
-    # Not the patches: they are nine times the inputs, and reading them back costs as much as cutting them again.
+    # Not the patches: they are k² times the inputs, and to read them back costs as much as to cut them again.
     return _product_or_library(inputs, weight), (inputs, weight)
 
 
 def _backward(residuals, cotangent):
-    return lax.platform_dependent(*residuals, cotangent, cpu=_by_product_backward, default=_by_library_backward)
+    given = (*residuals, cotangent)
+    return lax.platform_dependent(*given, cpu=_by_product_backward, default=_by_library_backward)
 
 
 _correlate = jax.custom_vjp(_product_or_library)
@@ -101,7 +102,8 @@ def _groups(weight, inputs, images):
 
 
 def _by_library(inputs, weight):
-    return lax.conv_general_dilated(inputs, weight, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(inputs, weight, (1, 1), "VALID", dimension_numbers=layout)
 
 
 def _by_library_backward(inputs, weight, cotangent):

@@ -1,7 +1,7 @@
 """Curvature of one client's loss: H = Σ_i ω_i ∇²ℓ(f(x_i; w), y_i), or its Gauss–Newton part.
 
-The examples are `rows` of a pool, padded at the end: only the first `count` rows and weights matter. They are read
-in chunks, as many as `count` needs, so that one program serves clients of every size.
+The examples are `rows` of a pool, padded at the end: only the first `count` rows and weights matter. They are
+read in chunks, as many as `count` needs, so that one program serves clients of every size.
 """
 
 import math
@@ -15,9 +15,9 @@ from jax.flatten_util import ravel_pytree
 from .layers import Weighted, sum_of_squares
 from .models import Network
 
-# Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples cannot,
-# and their bound only keeps the memory in hand.
-PASSED = 600_000
+# Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples
+# cannot, and their bound only keeps the memory in hand.
+PASSED = 1_000_000
 HELD = 4_000_000
 
 
@@ -32,13 +32,14 @@ class GaussNewton:
 
     def diagonal(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
         """Shaped as the parameters."""
-        of, numbers = (_by_layer, _passed) if isinstance(model, Network) else (_by_example, _held)
+        by_layer = isinstance(model, Network)
+        of, chunk_for = (_by_layer, _layer_chunk) if by_layer else (_by_example, _example_chunk)
         factor = self._factor(likelihood)
 
         def term(rows, weights, key):
             return of(model, factor, params, inputs[rows], weights, key)
 
-        chunk = numbers(model, factor, params, inputs[:1], key)
+        chunk = chunk_for(model, factor, params, inputs[:1], key)
         return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
 
     def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
@@ -51,7 +52,7 @@ class GaussNewton:
             columns = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))(gradients)
             return jnp.einsum("n,ncp,ncq->pq", weights, columns, columns)
 
-        chunk = _held(model, factor, params, inputs[:1], key)
+        chunk = _example_chunk(model, factor, params, inputs[:1], key)
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
     def _factor(self, likelihood):
@@ -97,8 +98,11 @@ def _by_layer(network, factor, params, inputs, weights, key):
 
 def _by_example(model, factor, params, inputs, weights, key):
     """The diagonal from the gradients of each example, for models whose layers are not known."""
-    gradients = _gradients(model, factor, params, inputs, key)
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights, sum_of_squares(jnp.moveaxis(leaf, 1, 0)), 1), gradients)
+
+    def squares(leaf):
+        return jnp.tensordot(weights, sum_of_squares(jnp.moveaxis(leaf, 1, 0)), 1)
+
+    return jax.tree.map(squares, _gradients(model, factor, params, inputs, key))
 
 
 def _gradients(model, factor, params, inputs, key):
@@ -111,7 +115,7 @@ def _gradients(model, factor, params, inputs, key):
     return jax.vmap(of)(inputs, factor(model.apply(params, inputs), key))
 
 
-def _passed(network, factor, params, example, key):
+def _layer_chunk(network, factor, params, example, key):
     """How many examples a chunk may have, by the numbers one passes between layers."""
 
     def sizes(params, example):
@@ -123,7 +127,7 @@ def _passed(network, factor, params, example, key):
     return PASSED // sum(math.prod(x.shape) + columns * math.prod(y.shape) for x, y in layers)
 
 
-def _held(model, factor, params, example, key):
+def _example_chunk(model, factor, params, example, key):
     """How many examples a chunk may have, by the size of one's gradients."""
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
     return HELD // (numbers * _columns(model, factor, params, example, key))

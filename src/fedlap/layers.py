@@ -1,7 +1,7 @@
 """Layers of a network: frozen values that hold sizes, while their weights are passed in.
 
-A layer with weights also gives the diagonal of Σ_i ω_i JᵢᵀFᵢFᵢᵀJᵢ with respect to them, from its inputs and the
-columns of F pulled back to its outputs (`cotangents`, [columns, n, ...]).
+A layer with weights also gives the diagonal of Σ_i ω_i JᵢᵀFᵢFᵢᵀJᵢ with respect to them, from its inputs and
+the columns of F pulled back to its outputs (`cotangents`, [columns, n, ...]).
 """
 
 import math
@@ -76,7 +76,7 @@ class Dense:
         return _add_bias(params, product(inputs, params["weight"]))
 
     def squared_gradients(self, inputs, cotangents, weights):
-        """(∂/∂W_ab)² = x_a² g_b², so the sum over examples is one product and no example's gradient is formed."""
+        """Σ_i ω_i x_ia² Σ_c g_icb²: one product, and no example's gradient is formed."""
         squares = weights[:, None] * sum_of_squares(cotangents)
         return _keep_bias(self, squares.T @ inputs**2, squares.sum(0))
 
@@ -99,13 +99,17 @@ class Convolution:
         return _add_bias(params, convolve(inputs, params["weight"], self.padding))
 
     def squared_gradients(self, inputs, cotangents, weights):
-        """A weight is used at every position, so each example's gradient PᵀG must be formed before it is squared."""
+        """Σ_i ω_i Σ_c (G_icᵀPᵢ)²: the square is of a sum over positions, so each gradient must be formed."""
         columns = patches(pad(inputs, self.padding), self.size)
-        channels = inputs.shape[-1]
-        gradients = jnp.einsum("nhwp,cnhwo->cnop", columns, cotangents)
-        weight = jnp.tensordot(weights, sum_of_squares(gradients), 1)
+
+        # One column of F at a time, so that its products stay in the cache.
+        def add(total, cotangent):
+            return total + jnp.einsum("nhwo,nhwp->nop", cotangent, columns) ** 2, None
+
+        none = jnp.zeros((len(inputs), self.width, columns.shape[-1]), cotangents.dtype)
+        weight = jnp.tensordot(weights, jax.lax.scan(add, none, cotangents)[0], 1).T
         bias = jnp.tensordot(weights, sum_of_squares(cotangents.sum((2, 3))), 1)
-        return _keep_bias(self, weight.T.reshape(self.size, self.size, channels, self.width), bias)
+        return _keep_bias(self, weight.reshape(self.size, self.size, -1, self.width), bias)
 
 
 @dataclass(frozen=True)
@@ -155,11 +159,8 @@ class Dropout:
 
 def sum_of_squares(columns):
     """Σ_c columns_c²."""
-    # Unrolled, because XLA:CPU hands a reduction over the leading axis to a library that is several times slower.
-    total = columns[0] ** 2
-    for column in columns[1:]:
-        total = total + column**2
-    return total
+    # Unrolled: a reduction over the leading axis goes to a library that is several times slower on CPUs.
+    return sum(column**2 for column in columns)
 
 
 def _draw(layer, key, shape, width, fan_in):

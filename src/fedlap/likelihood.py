@@ -12,14 +12,14 @@ class Categorical:
 
     def loss(self, outputs, labels):
         """−log p_y = log Σ_c exp f_c − f_y, per example."""
-        # A one-hot product, because the gradient of indexing is a scatter, which XLA runs as a loop on CPUs.
+        # A one-hot product, because the gradient of indexing is a scatter, which XLA:CPU runs as a loop.
         return self.soft_loss(outputs, 1, jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype))
 
     def soft_loss(self, outputs, mass, targets):
         """m log Σ_c exp f_c − tᵀf, per example.
 
-        For targets t ≥ 0 that sum to m this is m cross-entropies; it stays linear in (m, t) whatever their sign
-        or sum, so the difference of two soft labels is a soft label.
+        For targets t ≥ 0 that sum to m this is m cross-entropies; it is linear in (m, t) whatever their sign
+        and sum, so the difference of two soft labels is a soft label.
         """
         return mass * jax.nn.logsumexp(outputs, axis=-1) - (targets * outputs).sum(-1)
 

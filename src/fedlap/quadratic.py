@@ -1,47 +1,85 @@
 """Quadratic functions of the weights, which add up to one quadratic before any step is taken.
 
-Written term by term as in the paper, v_kᵀw − ½wᵀV_kw + ½‖w − w_g‖²_{S_g} becomes a single ½wᵀAw + bᵀw with
-A = S_g − V_k and b = v_k − S_g w_g. It is, up to a constant, minus the log of q_g / t_k: the client's cavity. The
-solver streams two vectors through memory instead of four, and the file keeps the equation.
+Written term by term as in the paper, v_kᵀw − ½wᵀV_kw + ½‖w − w_g‖²_{S_g} becomes a single ½(w−c)ᵀA(w−c) + rᵀ(w−c) with
+A = S_g − V_k, c = w_g and r = v_k − V_k w_g. It is, up to a constant, minus the log of q_g / t_k: the client's cavity.
+The file keeps the equation, and the solver streams fewer vectors through memory.
+
+The centre c is kept apart from r for a reason. Where a client's data say nothing about a weight, the gradient at
+w = w_g is exactly zero, and A(w−c) + r is exactly zero too, while Aw + (r − Ac) is a rounding error. Adam divides a
+gradient by its own size, so in a few steps it would blow that error up to full steps.
 """
 
 import jax
 
 from .precision import Isotropic
-from .vector import Linear, pytree
+from .vector import pytree
 
 
 @pytree
-class Quadratic(Linear):
-    """w ↦ ½ wᵀAw + bᵀw."""
+class Quadratic:
+    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre or a slope that is a plain 0.0 is absent."""
 
     A: object
-    b: object
+    c: object
+    r: object
 
     def __add__(self, other):
-        return Quadratic(self.A + other.A, self.b + other.b)
+        centre = other.c if _absent(self.c) else self.c
+        return Quadratic(self.A + other.A, centre, self._slope_at(centre) + other._slope_at(centre))
+
+    def __mul__(self, number):
+        return Quadratic(number * self.A, self.c, number * self.r)
+
+    def __truediv__(self, number):
+        return self * (1 / number)
+
+    def __neg__(self):
+        return self * -1.0
+
+    def __sub__(self, other):
+        return self + -other
+
+    __rmul__ = __mul__
+
+    def _slope_at(self, centre):
+        return self.r if self.c is centre else self.r + self.A @ (centre - self.c)
 
     def __call__(self, w):
         return _value(jax.lax.stop_gradient(self), w)
 
 
-# The derivative is stated, not derived: autodiff of ½wᵀAw would form Aw and Aᵀw and add their halves.
+def fold(q):
+    """The same function with as few vectors as it can be had: an isotropic one needs its minimiser only."""
+    if isinstance(q.A, Isotropic) and not _absent(q.r):
+        return Quadratic(q.A, q.c - q.r / q.A.scale, 0.0)
+    return q
+
+
+def _absent(part):
+    return isinstance(part, float)
+
+
+# The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
 @jax.custom_jvp
 def _value(q, w):
-    return (q.A @ w / 2 + q.b) @ w
+    x = w - q.c
+    return (q.A @ x / 2 + q.r) @ x
 
 
 @_value.defjvp
 def _value_jvp(primals, tangents):
     (q, w), (_, dw) = primals, tangents
-    return _value(q, w), (q.A @ w + q.b) @ dw
+    return _value(q, w), (q.A @ (w - q.c) + q.r) @ dw
+
+
+IDENTITY = Isotropic(1.0)
 
 
 def linear(v):
     """w ↦ vᵀw."""
-    return Quadratic(Isotropic(0.0), v)
+    return Quadratic(Isotropic(0.0), 0.0, v)
 
 
-def square(S=Isotropic(1.0), *, around=None):
-    """w ↦ (w − m)ᵀS(w − m), its constant dropped; m is zero unless given."""
-    return Quadratic(2 * S, 0.0 if around is None else -2 * (S @ around))
+def square(S=IDENTITY, *, around=0.0):
+    """w ↦ (w − m)ᵀS(w − m); m is zero unless given."""
+    return Quadratic(2 * S, around, 0.0)

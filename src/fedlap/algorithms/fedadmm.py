@@ -2,7 +2,7 @@
 
 from ..algorithm import Algorithm, Dual, Point, algorithm
 from ..hyperparameters import hyper
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 
 
 @algorithm
@@ -19,7 +19,7 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
         return Point(s.zeros), Dual(s.zeros)
 
     def client_update(self, g, t, k):
-        multiplier = linear(t.v) + self.alpha / 2 * square(around=g.w)
+        multiplier = fold(linear(t.v) + self.alpha / 2 * square(around=g.w))
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n + multiplier(w), k.start))
 
     def site_update(self, g, t, q, k):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..algorithm import Algorithm, Dual, Point, algorithm
 from ..hyperparameters import hyper
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 from ..vector import Vector
 
 
@@ -33,7 +33,7 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
         return self.alpha / (k.share * k.count)
 
     def client_update(self, g, t, k):
-        multiplier = linear(t.v) + self.step(k) / 2 * square(around=g.w) + self.weight_decay / 2 * square()
+        multiplier = fold(linear(t.v) + self.step(k) / 2 * square(around=g.w) + self.weight_decay / 2 * square())
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n + multiplier(w), k.start))
 
     def site_update(self, g, t, q, k):

@@ -3,7 +3,7 @@
 from ..algorithm import Algorithm, Dual, Point, algorithm
 from ..damping import by_share, damping
 from ..hyperparameters import hyper
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 
 
 @algorithm
@@ -21,7 +21,7 @@ class FedLap(Algorithm[Point, Dual, Point, Dual]):
         return Point(s.zeros), Dual(s.zeros)
 
     def client_update(self, g, t, k):
-        cavity = self.delta * linear(t.v) + self.delta / 2 * square(around=g.w)
+        cavity = fold(self.delta * linear(t.v) + self.delta / 2 * square(around=g.w))
         return Point(k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start))
 
     def site_update(self, g, t, q, k):

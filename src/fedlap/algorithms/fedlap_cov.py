@@ -3,7 +3,7 @@
 from ..algorithm import Algorithm, Gaussian, Site, algorithm
 from ..damping import damping, evenly
 from ..hyperparameters import hyper
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 
 
 @algorithm
@@ -23,7 +23,7 @@ class FedLapCov(Algorithm[Gaussian, Site, Gaussian, Site]):
         return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
 
     def client_update(self, g, t, k):
-        cavity = linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2
+        cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start)
         return Gaussian(w, k.hessian(w, self.covariance) - t.V + g.S)
 

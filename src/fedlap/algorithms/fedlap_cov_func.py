@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, Gaussian, algorithm
 from ..damping import damping, evenly
 from ..hyperparameters import hyper
 from ..memory import SoftLabels
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 from ..vector import Vector
 
 
@@ -48,7 +48,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
         return g, LabelledSite(s.zeros, nothing, s.unlabelled)
 
     def client_update(self, g, t, k):
-        cavity = linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2
+        cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
         y = k.everyone(g.w, g.mass) - k.own(t.y)
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start)
         H = k.hessian(w, self.covariance) - self.tau * k.memory_hessian(w, self.covariance)

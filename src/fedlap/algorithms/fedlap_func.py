@@ -6,7 +6,7 @@ from ..algorithm import Algorithm, Point, algorithm
 from ..damping import by_share, damping
 from ..hyperparameters import hyper
 from ..memory import SoftLabels
-from ..quadratic import linear, square
+from ..quadratic import fold, linear, square
 from ..vector import Vector
 
 
@@ -41,7 +41,7 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
         return Labelled(s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
 
     def client_update(self, g, t, k):
-        cavity = self.delta * linear(t.v) + self.delta / 2 * square(around=g.w)
+        cavity = fold(self.delta * linear(t.v) + self.delta / 2 * square(around=g.w))
         y = k.everyone(g.w, g.mass) - k.own(t.y)
         return Point(k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start))
 

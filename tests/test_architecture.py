@@ -1,0 +1,75 @@
+"""The shape of the package: who may import whom, and what an algorithm file may contain."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedlap
+from fedlap.algorithms import ALGORITHMS
+
+PACKAGE = Path(fedlap.__file__).parent
+
+
+def imported(path):
+    """Modules a file imports when it is imported, those of the package as dotted names below it."""
+    here = path.relative_to(PACKAGE).with_suffix("").parts
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level] if node.level else ()
+            module = ".".join((*base, node.module)) if node.module else ".".join(base)
+            names |= {module} if node.module else {".".join((*base, alias.name)) for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("fed*.py")) + [PACKAGE / "algorithms/pvi.py"])
+def test_an_algorithm_imports_no_framework(path):
+    allowed = {"algorithm", "damping", "gaussian", "hyperparameters", "memory", "quadratic", "vector", "typing"}
+    assert imported(path) <= allowed
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_one_file_and_shows_its_equations(name):
+    path = PACKAGE / "algorithms" / f"{name}.py"
+    assert ALGORITHMS[name].__module__ == f"fedlap.algorithms.{name}"
+    assert "←" in ALGORITHMS[name].__doc__
+    assert len(path.read_text().splitlines()) <= 80
+
+
+def test_layers_point_downwards():
+    """Mathematics knows nothing of engines, engines nothing of experiments, nothing below knows the command line."""
+    above = {
+        "algorithms": {"engines", "parties", "simulation", "experiment", "cli"},
+        "solvers": {"engines", "simulation", "experiment", "cli"},
+        "data": {"engines", "simulation", "experiment", "cli", "jax"},
+        "engines": {"simulation", "experiment", "spec", "cli", "report"},
+    }
+    for folder, forbidden in above.items():
+        for path in (PACKAGE / folder).rglob("*.py"):
+            roots = {name.split(".")[0] for name in imported(path)}
+            assert not roots & forbidden, path
+    for path in PACKAGE.rglob("*.py"):
+        if path.name not in ("cli.py", "__main__.py"):
+            assert "cli" not in imported(path), path
+
+
+def test_importing_fedlap_brings_neither_flower_nor_a_plotting_library():
+    code = "import sys, fedlap; print([m for m in ('flwr', 'matplotlib', 'torch', 'ray', 'sklearn') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in fedlap.__all__:
+        thing = getattr(fedlap, name)
+        assert thing.__doc__, name
+
+
+def test_modules_stay_small():
+    long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 280}
+    assert not long

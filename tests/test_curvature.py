@@ -1,0 +1,235 @@
+"""Curvature against dense references from the definition."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from fedlap import curvature
+from fedlap.curvature import ExactHessian, GaussNewton
+from fedlap.layers import Activation, Convolution, Dense, Flatten, MaxPool
+from fedlap.likelihood import categorical
+from fedlap.models import Model, Network, as_model, logistic, mlp
+
+KEY = jax.random.key(0)
+CLASSES = 3
+POOL = 12
+ROWS = jnp.array([3, 7, 1, 11, 5, 0, 0])
+WEIGHTS = jnp.array([1.0, 2.0, 0.5, 1.0, 3.0, 9.0, 9.0])
+COUNT = 5
+
+
+class Perceptron(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(CLASSES)(nn.tanh(nn.Dense(4)(x)))
+
+
+def cnn():
+    first = Convolution(3, 3, padding=1), Activation("relu"), MaxPool()
+    second = Convolution(4, 2, bias=False), Activation("tanh")
+    return Network((*first, *second, Flatten(), Dense(5), Activation("sigmoid"), Dense()))
+
+
+MODELS = {
+    "logistic": (logistic(), (4,)),
+    "logistic with bias": (logistic(bias=True), (4,)),
+    "relu": (mlp((6, 5), "relu"), (2, 3)),
+    "sigmoid": (mlp((6, 5), "sigmoid"), (2, 3)),
+    "tanh": (mlp((6, 5), "tanh"), (2, 3)),
+    "convolutional": (cnn(), (6, 7, 2)),
+    "flax": (as_model(Perceptron()), (4,)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def problem(request):
+    """A model, its weights away from zero, a pool of inputs and labels."""
+    return make(request.param)
+
+
+def make(name):
+    model, shape = MODELS[name]
+    inputs = jax.random.normal(jax.random.key(1), (POOL, *shape))
+    params = model.init(jax.random.key(2), inputs, CLASSES)
+    flat, unravel = ravel_pytree(params)
+    params = unravel(flat + 0.3 * jax.random.normal(jax.random.key(3), flat.shape))
+    return model, params, inputs, jnp.arange(POOL) % CLASSES
+
+
+@pytest.fixture(params=[1, 60, 10**9], ids=["chunks of one", "some chunks", "one chunk"])
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(curvature, "PASSED", request.param)
+    monkeypatch.setattr(curvature, "HELD", request.param * 4)
+
+
+def softmax_hessian(f):
+    p = jax.nn.softmax(f)
+    return jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
+
+
+def dense(model, params, inputs, rows, weights, hessian=softmax_hessian):
+    """Σ_i ω_i JᵢᵀΛᵢJᵢ with every Jacobian written out."""
+    flat, unravel = ravel_pytree(params)
+    outputs = lambda flat: model.apply(unravel(flat), inputs[rows])
+    jacobian = jax.jacobian(outputs)(flat)
+    return jnp.einsum("n,nap,nab,nbq->pq", weights, jacobian, hessian(outputs(flat)), jacobian)
+
+
+def flat(tree):
+    return ravel_pytree(tree)[0]
+
+
+def of(structure, problem, method=None, likelihood=categorical, rows=ROWS, weights=WEIGHTS, count=COUNT, key=KEY):
+    model, params, inputs, labels = problem
+    given = model, likelihood, params, inputs, labels, rows, weights, count, key
+    found = getattr(method or GaussNewton(), structure)(*given)
+    return flat(found) if structure == "diagonal" else found
+
+
+def reference(problem):
+    model, params, inputs, _ = problem
+    return dense(model, params, inputs, ROWS[:COUNT], WEIGHTS[:COUNT])
+
+
+def test_diagonal_is_that_of_the_dense_matrix(problem, chunks):
+    np.testing.assert_allclose(of("diagonal", problem), jnp.diagonal(reference(problem)), atol=1e-10)
+
+
+def test_full_is_the_dense_matrix(problem, chunks):
+    np.testing.assert_allclose(of("full", problem), reference(problem), atol=1e-10)
+
+
+def test_diagonal_has_the_shape_of_the_parameters(problem):
+    model, params, inputs, labels = problem
+    found = GaussNewton().diagonal(model, categorical, params, inputs, labels, ROWS, WEIGHTS, COUNT, KEY)
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    assert [a.shape for a in jax.tree.leaves(found)] == [a.shape for a in jax.tree.leaves(params)]
+
+
+def test_layers_and_examples_agree(problem):
+    model, params, inputs, labels = problem
+    opaque = Model(lambda key, inputs: params, model.apply), params, inputs, labels
+    np.testing.assert_allclose(of("diagonal", problem), of("diagonal", opaque), atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 7])
+def test_only_the_first_rows_count(chunks, count):
+    problem = model, params, inputs, _ = make("relu")
+    expected = dense(model, params, inputs, ROWS[:count], WEIGHTS[:count])
+    np.testing.assert_allclose(of("diagonal", problem, count=count), jnp.diagonal(expected), atol=1e-10)
+    np.testing.assert_allclose(of("full", problem, count=count), expected, atol=1e-10)
+
+
+def test_hessian_of_logistic_regression_is_its_gauss_newton_matrix(chunks):
+    problem = make("logistic with bias")
+    np.testing.assert_allclose(of("full", problem, ExactHessian()), of("full", problem), atol=1e-12)
+    np.testing.assert_allclose(of("diagonal", problem, ExactHessian()), of("diagonal", problem), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tanh", "convolutional"])
+def test_exact_hessian_is_the_hessian_of_the_loss(name, chunks):
+    problem = model, params, inputs, labels = make(name)
+    rows, weights = ROWS[:COUNT], WEIGHTS[:COUNT]
+    start, unravel = ravel_pytree(params)
+    loss = lambda w: weights @ categorical.loss(model.apply(unravel(w), inputs[rows]), labels[rows])
+    # Differences of gradients, so that the reference shares no second derivative with what it checks.
+    step, gradient = 1e-5, jax.jit(jax.vmap(jax.grad(loss)))
+    shifts = step * jnp.eye(start.size)
+    expected = (gradient(start + shifts) - gradient(start - shifts)) / (2 * step)
+    np.testing.assert_allclose(of("full", problem, ExactHessian()), expected, atol=1e-7)
+    np.testing.assert_allclose(of("diagonal", problem, ExactHessian()), jnp.diagonal(expected), atol=1e-7)
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Independent counts with log-rates f: Λ = diag(exp f)."""
+
+    def factor(self, outputs):
+        return jax.vmap(jnp.diag)(jnp.exp(outputs / 2))
+
+
+def test_any_likelihood_serves(problem):
+    model, params, inputs, _ = problem
+    rates = lambda f: jax.vmap(jnp.diag)(jnp.exp(f))
+    expected = dense(model, params, inputs, ROWS[:COUNT], WEIGHTS[:COUNT], rates)
+    np.testing.assert_allclose(of("full", problem, likelihood=Poisson()), expected, rtol=1e-9, atol=1e-9)
+    found = of("diagonal", problem, likelihood=Poisson())
+    np.testing.assert_allclose(found, jnp.diagonal(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["relu", "convolutional", "flax"])
+def test_monte_carlo_fisher_converges_to_the_exact_one(name):
+    # Each of M draws is unbiased. The spread of the mean of the R estimates is measured from them, so a bound of
+    # six standard errors for each of at most 200 weights fails by chance less than once in a million.
+    problem, repeats = make(name), 400
+    exact = of("diagonal", problem)
+    draw = jax.jit(lambda key: of("diagonal", problem, GaussNewton(samples=2), key=key))
+    estimates = jax.lax.map(draw, jax.random.split(KEY, repeats))
+    error = jnp.abs(estimates.mean(0) - exact)
+    assert (error <= 6 * estimates.std(0) / repeats**0.5 + 1e-12).all()
+    assert estimates.std(0).max() > 0
+
+
+def test_monte_carlo_full_matches_its_diagonal():
+    problem, method = make("tanh"), GaussNewton(samples=3)
+    np.testing.assert_allclose(jnp.diagonal(of("full", problem, method)), of("diagonal", problem, method), atol=1e-12)
+
+
+def test_chunks_draw_differently(monkeypatch):
+    problem = make("tanh")
+    monkeypatch.setattr(curvature, "PASSED", 1)
+    same = jnp.full(4, 2)
+    method = GaussNewton(samples=1)
+    each = of("diagonal", problem, method, rows=same, weights=jnp.ones(4), count=1)
+    four = of("diagonal", problem, method, rows=same, weights=jnp.ones(4), count=4)
+    assert jnp.abs(four - 4 * each).max() > 1e-6
+
+
+def test_vmap_over_clients_inside_a_loop(problem, chunks):
+    model, params, inputs, labels = problem
+    rows, weights = jnp.stack([ROWS, ROWS[::-1]]), jnp.stack([WEIGHTS, WEIGHTS + 1])
+    counts = jnp.array([COUNT, 2])
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+
+    @jax.jit
+    def twice(many, rows, weights, counts):
+        client = lambda *given: GaussNewton().diagonal(model, categorical, given[0], inputs, labels, *given[1:], KEY)
+        step = lambda _, total: jax.tree.map(jnp.add, total, jax.vmap(client)(many, rows, weights, counts))
+        return jax.lax.fori_loop(0, 2, step, jax.tree.map(jnp.zeros_like, many))
+
+    found = twice(many, rows, weights, counts)
+    for k in range(2):
+        pick = lambda tree, k=k: jax.tree.map(lambda leaf: leaf[k], tree)
+        count = int(counts[k])
+        expected = dense(model, pick(many), inputs, rows[k, :count], weights[k, :count])
+        np.testing.assert_allclose(flat(pick(found)), 2 * jnp.diagonal(expected), atol=1e-10)
+
+
+def test_one_program_serves_every_count():
+    model, params, inputs, labels = make("relu")
+    traces = []
+
+    @jax.jit
+    def diagonal(count):
+        traces.append(count)
+        return GaussNewton().diagonal(model, categorical, params, inputs, labels, ROWS, WEIGHTS, count, KEY)
+
+    for count in (2, 5):
+        diagonal(count)
+    assert len(traces) == 1
+
+
+def test_chunks_are_sized_by_the_layers():
+    def chunk(model, *shape):
+        inputs = jnp.zeros((1, *shape))
+        params = jax.eval_shape(lambda: model.init(KEY, inputs, 10))
+        return curvature._layer_chunk(model, GaussNewton()._factor(categorical), params, inputs, KEY)
+
+    assert 100 <= chunk(mlp(), 28, 28) <= 400
+    assert chunk(logistic(), 50) > 5_000
+    assert 1 <= chunk(cnn(), 32, 32, 3) < 20
