@@ -139,6 +139,8 @@ def _columns(model, factor, params, example, key):
 
 def _sum(term, start, chunk, rows, weights, count, key):
     """start + Σ over chunks of term(rows, weights, key), in ⌈count / chunk⌉ steps."""
+    if not len(rows):
+        return start
     chunk = min(max(chunk, 1), len(rows))
     missing = -len(rows) % chunk
     weights = jnp.where(jnp.arange(len(rows)) < count, weights, 0)
