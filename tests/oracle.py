@@ -1,12 +1,12 @@
 """All ten algorithms again, in slow NumPy, from the paper's equations: nothing here is shared with the library.
 
 Straight loops over rounds and clients, flat weights, exact inner solves. A federation is a list of `Points`, one for
-each client, and a loss is `softmax` or `squared`: both are, for a point of mass m and target t with outputs f = xW,
+each client, and a loss is `softmax` or `squared`: both are, for a point of mass m and target t with outputs f = Wx,
 
     m·A(f) − tᵀf,    A(f) = log Σ_c exp f_c  or  ½‖f‖²,
 
-so that a label is the target e_y, a soft label ŷ the target mŷ, and ∇A(f) the prediction. Weights are W [features,
-classes] read row by row, which is the order of `fedlap.logistic()`.
+so that a label is the target e_y, a soft label ŷ the target mŷ, and ∇A(f) the prediction. Weights are W [classes,
+features] read row by row, which is the order of `fedlap.logistic()`.
 
 Every algorithm takes `drawn`, the clients of each round (a list of lists), and yields a `Round` for each.
 """
@@ -48,7 +48,7 @@ class Loss:
     """Σ_i m_i A(f_i) − t_iᵀ f_i as a function of the flat weights, with its derivatives."""
 
     def outputs(self, points, w):
-        return points.x @ w.reshape(points.x.shape[1], -1)
+        return points.x @ w.reshape(-1, points.x.shape[1]).T
 
     def value(self, points, w):
         f = self.outputs(points, w)
@@ -56,13 +56,13 @@ class Loss:
 
     def gradient(self, points, w):
         residual = points.mass[:, None] * self.predict(self.outputs(points, w)) - points.targets
-        return (points.x.T @ residual).reshape(-1)
+        return (residual.T @ points.x).reshape(-1)
 
     def hessian(self, points, w):
         """Both losses are generalised linear, so this is the Gauss–Newton matrix too."""
         total = np.zeros((w.size, w.size))
         for x, mass, f in zip(points.x, points.mass, self.outputs(points, w), strict=True):
-            total += mass * np.kron(np.outer(x, x), self.curvature(f))
+            total += mass * np.kron(self.curvature(f), np.outer(x, x))
         return total
 
     def soften(self, points, w):

@@ -45,7 +45,9 @@ def group(request, monkeypatch):
 @pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, 1), (5, 2), (2, 0), (1, 0)])
 def test_outputs_and_both_gradients_are_the_librarys(group, size, padding):
     drawn = draw(size=size)
-    assert_close(value_and_gradients(convolve, *drawn, padding), value_and_gradients(library, *drawn, padding))
+    assert_close(
+        value_and_gradients(convolve, *drawn, padding), value_and_gradients(library, *drawn, padding)
+    )
 
 
 def test_under_vmap_over_clients(group):
@@ -96,5 +98,7 @@ def test_max_pool_is_the_windowed_maximum(shape):
     window = (1, 2, 2, 1)
     reference = lambda images: lax.reduce_window(images, -jnp.inf, lax.max, window, window, "VALID")
     np.testing.assert_array_equal(max_pool(images, 2), reference(images))
-    gradients = [jax.grad(lambda x, f=f: (f(x) ** 2).sum())(images) for f in (lambda x: max_pool(x, 2), reference)]
+    gradients = [
+        jax.grad(lambda x, f=f: (f(x) ** 2).sum())(images) for f in (lambda x: max_pool(x, 2), reference)
+    ]
     np.testing.assert_allclose(*gradients)

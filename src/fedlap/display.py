@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -52,9 +53,9 @@ class Display:
         self.progress.update(self.bars[run.algorithm], completed=done, now=now)
 
     def table(self, rows, target):
-        table = Table(title="test set: mean (standard deviation) over seeds, last three rounds")
+        table = Table(title="test set: mean (standard deviation) over seeds, last three rounds", box=box.SIMPLE)
         for head in heads(target):
-            table.add_column(head, no_wrap=head == "algorithm")
+            table.add_column(head, no_wrap=True, justify="left" if head == "algorithm" else "right")
         for row in rows:
             table.add_row(*cells(row, target))
         self.console.print(table)

@@ -3,9 +3,8 @@
 import dataclasses
 import math
 
-import jax
-
 from .errors import ConfigError
+from .vector import register
 
 DOMAINS = {
     "positive": ("a number above 0", lambda x: _is_number(x) and x > 0),
@@ -29,7 +28,7 @@ def hyper(domain, *, static=False, **default):
 
 def hyperparameters(cls):
     """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    return register(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
 
 
 def check(thing):

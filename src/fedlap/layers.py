@@ -131,7 +131,7 @@ class Flatten:
     """One row of numbers per example."""
 
     def apply(self, params, inputs, key=None):
-        return inputs.reshape(len(inputs), -1)
+        return inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
 
 
 @dataclass(frozen=True)

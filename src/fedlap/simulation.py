@@ -1,6 +1,7 @@
 """A federation in one process: start it, step it by hand, or let `simulate` do all rounds."""
 
 import dataclasses
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class Simulation:
     algorithm: Any
     federation: Federation
     solver: Any
+    server_solver: Any
     seed: int
     participation: float | int
     setup: Setup
@@ -69,7 +71,7 @@ class Simulation:
         check_outputs(task.model, weights, inputs, federation.classes)
         test = (jnp.asarray(federation.test_inputs, inputs.dtype), jnp.asarray(federation.test_labels))
         engine = choose(engine, Vector(weights).size)
-        return cls(algorithm, federation, solver, seed, participation, setup, engine, test)
+        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, engine, test)
 
     def init(self) -> State:
         setup, batches = self.setup, self.plan(0).batches
@@ -89,18 +91,20 @@ class Simulation:
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
-        return {
-            "algorithm": repr(self.algorithm),
-            "model": repr(self.setup.task.model),
-            "likelihood": repr(self.setup.task.likelihood),
-            "curvature": repr(self.setup.task.curvature),
-            "solver": repr(self.solver),
-            "server_solver": repr(self.setup.method.server_solver),
-            "seed": self.seed,
+        things = {
+            "algorithm": self.algorithm,
+            "model": self.setup.task.model,
+            "likelihood": self.setup.task.likelihood,
+            "curvature": self.setup.task.curvature,
+            "solver": self.solver,
+            "server_solver": self.server_solver,
             "participation": self.participation,
-            "federation": self.federation.fingerprint(),
-            "precision": str(self.setup.pool.inputs.dtype),
+            "seed": self.seed,
+            "precision": self.setup.pool.inputs.dtype,
         }
+        # A function shows its address, which is another one in the next process.
+        words = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for name, thing in things.items()}
+        return {**words, "federation": self.federation.fingerprint()}
 
 
 class Final(NamedTuple):
@@ -178,10 +182,13 @@ def histories(run, rounds, checkpoint=None, resume=False):
     """The history so far after every round, for whoever wants to watch."""
     if not (isinstance(rounds, int) and rounds > 0):
         raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+    if resume and checkpoint is None:
+        raise ConfigError("resume needs a checkpoint to resume from")
     rounds = 1 if run.algorithm.one_shot else rounds
     state, table = run.init(), np.zeros((0, 3))
+    description = run.describe() if checkpoint is not None else {}
     if resume:
-        state, table = checkpoints.load(checkpoint, state, run.describe())
+        state, table = checkpoints.load(checkpoint, state, description)
         if len(table):
             yield History(run, state, *table.T)
     plan = run.plan(state.round)
@@ -192,7 +199,7 @@ def histories(run, rounds, checkpoint=None, resume=False):
         plan = run.plan(state.round)  # drawn while the device is still at work
         table = np.vstack([table, [*map(float, metrics), time.perf_counter() - began]])
         if checkpoint is not None:
-            checkpoints.save(checkpoint, state, table, run.describe())
+            checkpoints.save(checkpoint, state, table, description)
         yield History(run, state, *table.T)
 
 
