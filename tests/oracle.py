@@ -60,10 +60,8 @@ class Loss:
 
     def hessian(self, points, w):
         """Both losses are generalised linear, so this is the Gauss–Newton matrix too."""
-        total = np.zeros((w.size, w.size))
-        for x, mass, f in zip(points.x, points.mass, self.outputs(points, w), strict=True):
-            total += mass * np.kron(self.curvature(f), np.outer(x, x))
-        return total
+        curvature = np.stack([self.curvature(f) for f in self.outputs(points, w)])
+        return np.einsum("n,ncd,na,nb->cadb", points.mass, curvature, points.x, points.x).reshape(w.size, w.size)
 
     def soften(self, points, w):
         """The same points, with the predictions of w as targets."""

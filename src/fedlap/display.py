@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from .algorithms import ALGORITHMS
 from .report import cells, heads
 
 
@@ -32,11 +33,19 @@ class Display:
             f"[bold]{self.spec.name}[/bold]: {len(self.spec.algorithms)} algorithms, seeds {list(train.seeds)}, "
             f"{train.rounds} rounds → {self.folder}"
         )
+        for name in self.spec.algorithms:
+            total = len(train.seeds) * (1 if ALGORITHMS[name].one_shot else train.rounds)
+            self.bars[name] = self.progress.add_task(name, total=total, now="", start=False)
+        self._begin(next(iter(self.bars)))
         self.progress.start()
         return self
 
     def __exit__(self, *_):
         self.progress.stop()
+
+    def _begin(self, name):
+        self.progress.start_task(self.bars[name])
+        self.progress.update(self.bars[name], now="compiling …")
 
     @property
     def runs(self):
@@ -44,16 +53,18 @@ class Display:
 
     def show(self, run):
         """One more round of one run."""
-        seeds = len(self.spec.train.seeds)
-        if run.algorithm not in self.bars:
-            self.bars[run.algorithm] = self.progress.add_task(run.algorithm, total=seeds * run.rounds, now="")
         self.latest[run.algorithm, run.seed] = run
         done = sum(len(r.accuracy) for r in self.runs if r.algorithm == run.algorithm)
         now = f"seed {run.seed}  accuracy {100 * run.accuracy[-1]:5.1f} %  NLL {run.nll[-1]:.3f}"
         self.progress.update(self.bars[run.algorithm], completed=done, now=now)
+        names = list(self.bars)
+        following = names[names.index(run.algorithm) + 1 :]
+        if following and self.progress.tasks[self.bars[run.algorithm]].finished:
+            self._begin(following[0])
 
     def table(self, rows, target):
-        table = Table(title="test set: mean (standard deviation) over seeds, last three rounds", box=box.SIMPLE)
+        title = "test set: mean (standard deviation) over seeds, last three rounds"
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for head in heads(target):
             table.add_column(head, no_wrap=True, justify="left" if head == "algorithm" else "right")
         for row in rows:

@@ -1,0 +1,188 @@
+"""Every algorithm, round by round, against the slow NumPy of `oracle.py`: same federation, exact argmins on both sides."""
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import FOUR, THREE, Squared, dense, distance, federation, flat, memory, points
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedlap
+import oracle
+from fedlap.algorithms import ALGORITHMS
+from fedlap.hyperparameters import hyperparameters
+from fedlap.likelihood import categorical
+from fedlap.solvers.problem import FullBatch
+
+ROUNDS = 20
+TOLERANCE = 1e-9  # relative; 1e-14 is usual, and twenty rounds may stretch it
+
+LOSSES = {"softmax": (oracle.softmax, categorical), "squared": (oracle.squared, Squared())}
+RULES = {"evenly": fedlap.evenly, "by_share": fedlap.by_share}
+NUMBERS = {
+    "alpha": st.floats(0.05, 5.0),
+    "weight_decay": st.floats(0.0, 1.0),
+    "delta": st.floats(0.3, 10.0),
+    "tau": st.floats(0.0, 2.0),
+    "rho": st.floats(0.05, 0.4),
+}
+
+
+@hyperparameters
+class SigmaPoints(FullBatch):
+    """Newton over Gaussians, with expectations over ±√P e_i instead of random draws.
+
+    These 2P points have mean 0 and covariance I, so the expectation of a quadratic is exact and so is PVI's argmin.
+    """
+
+    def minimise(self, problem, state):
+        client = problem.client._replace(noise=lambda samples, like: self.points(samples, like))
+        return fedlap.newton().minimise(problem._replace(client=client), state)
+
+    def points(self, samples, like):
+        assert samples == 2 * like.size
+        rows = jnp.sqrt(1.0 * like.size) * jnp.concatenate([jnp.eye(like.size), -jnp.eye(like.size)])
+        return jax.vmap(like.like)(rows)
+
+
+class Case(NamedTuple):
+    """One program: what is not drawn."""
+
+    name: str
+    shape: object = THREE
+    loss: str = "softmax"
+    fixed: dict = {}
+    drawn: tuple = ()  # the hyper-parameters that are numbers
+
+    def __repr__(self):
+        words = [self.name, f"{self.shape.clients}-clients", self.loss, *map(str, self.fixed.values())]
+        return "-".join(words)
+
+
+CASES = [
+    Case("fedavg"),
+    Case("fedavg", FOUR, "squared"),
+    Case("fedprox", FOUR, drawn=("alpha",)),
+    Case("fedadmm", drawn=("alpha",)),
+    Case("fedadmm", FOUR, "squared", drawn=("alpha",)),
+    Case("feddyn", drawn=("alpha", "weight_decay")),
+    Case("bcm", fixed={"covariance": "diagonal"}, drawn=("delta",)),
+    Case("bcm", FOUR, "squared", fixed={"covariance": "full"}, drawn=("delta",)),
+    Case("pvi", THREE, "squared", drawn=("delta", "rho")),
+    Case("pvi", FOUR, "squared", fixed={"rho": "evenly"}, drawn=("delta",)),
+    Case("fedlap", drawn=("delta", "rho")),
+    Case("fedlap", FOUR, fixed={"rho": "by_share"}, drawn=("delta",)),
+    Case("fedlap", THREE, "squared", fixed={"rho": "evenly"}, drawn=("delta",)),
+    Case("fedlap_cov", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta",)),
+    Case("fedlap_cov", FOUR, fixed={"rho": "by_share", "covariance": "full"}, drawn=("delta",)),
+    Case("fedlap_cov", THREE, "squared", fixed={"covariance": "full"}, drawn=("delta", "rho")),
+    Case("fedlap_func", drawn=("delta", "rho", "tau")),
+    Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
+    Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
+    Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
+]
+
+
+def build(case, numbers):
+    hyper = {key: RULES.get(value, value) for key, value in case.fixed.items()} | numbers
+    if case.name == "pvi":
+        hyper["samples"] = 2 * case.shape.weights
+    return ALGORITHMS[case.name](**hyper)
+
+
+def compare(case, federation, numbers, participation=1.0):
+    """The largest distance over rounds and over all that the two leave behind."""
+    loss, likelihood = LOSSES[case.loss]
+    run = fedlap.Simulation.of(
+        build(case, numbers),
+        federation,
+        fedlap.logistic(),
+        solver=SigmaPoints() if case.name == "pvi" else fedlap.newton(),
+        server_solver=fedlap.newton(),
+        likelihood=likelihood,
+        participation=participation,
+        engine="vectorised",
+    )
+    rounds = 1 if run.algorithm.one_shot else ROUNDS
+    drawn = [np.flatnonzero(run.plan(r).drawn).tolist() for r in range(rounds)]
+    extra = {"memory": memory(run)} if run.algorithm.memory else {}
+    state = run.init()
+    for wanted in oracle.ALGORITHMS[case.name](loss, points(federation), drawn, **case.fixed, **numbers, **extra):
+        state = run.step(state)
+        for name, error in distances(state, wanted).items():
+            assert error < TOLERANCE, f"{name} is off by {error:.1e} after round {state.round}"
+
+
+def distances(state, wanted):
+    site, found = state.clients.site, {"w": distance(flat(state.server.w), wanted.w)}
+    if wanted.S is not None:
+        found["S"] = distance(dense(state.server.S), wanted.S)
+    if wanted.v is not None:
+        found["v"] = distance(flat(site.v), np.stack(wanted.v))
+    if wanted.V is not None:
+        found["V"] = distance(dense(site.V), np.stack(wanted.V))
+    for k, labels in (wanted.y or {}).items():
+        found[f"y[{k}]"] = distance(np.asarray(site.y.targets)[k, : labels.n], labels.targets)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_the_library_is_the_oracle(case):
+    @settings(max_examples=4)
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        participation=st.sampled_from([1.0, 2]),
+        numbers=st.fixed_dictionaries({name: NUMBERS[name] for name in case.drawn}),
+    )
+    def check(seed, participation, numbers):
+        # Func's memory has the same shape in all draws if every client has every class, which `overlap` ensures.
+        overlap = case.name == "fedavg" or "func" in case.name
+        compare(case, federation(seed, case.shape, overlap=overlap), numbers, participation)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["fedlap_func", "fedlap_cov_func"])
+def test_clients_without_some_class_have_less_memory(name):
+    drawn = federation(3, THREE, sizes=[12, 5, 1])
+    assert (drawn.class_counts == 0).any(), "the draw no longer has a client that lacks a class"
+    fixed = {"covariance": "full"} if name == "fedlap_cov_func" else {}
+    compare(Case(name, fixed=fixed), drawn, {"delta": 1.3, "rho": 0.3, "tau": 0.8}, participation=2)
+
+
+def test_the_oracle_knows_every_algorithm():
+    assert set(oracle.ALGORITHMS) == set(ALGORITHMS), "write the new algorithm's equations in tests/oracle.py too"
+    assert {case.name for case in CASES} == set(ALGORITHMS), "and give it a row in CASES"
+
+
+def test_the_oracle_is_numpy_alone():
+    tree = ast.parse(Path(oracle.__file__).read_text())
+    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert modules == {"collections.abc", "typing", "numpy"}
+
+
+@pytest.mark.parametrize("loss", [oracle.softmax, oracle.squared])
+def test_the_derivatives_of_the_oracle_are_those_of_its_values(loss):
+    rng = np.random.default_rng(0)
+    w, direction = rng.normal(size=(2, 6))
+    soft = oracle.Points(rng.normal(size=(5, 2)), rng.uniform(1, 3, size=5), rng.normal(size=(5, 3)))
+    S = rng.normal(size=(6, 6))
+    whole = oracle.energy(loss, soft, 0.7).plus(oracle.line(direction), oracle.square(S @ S.T, around=w + 1), times=1.5)
+    step = 1e-6 * direction
+    slope = (whole.value(w + step) - whole.value(w - step)) / 2e-6
+    bend = (whole.gradient(w + step) - whole.gradient(w - step)) / 2e-6
+    np.testing.assert_allclose(whole.gradient(w) @ direction, slope, rtol=1e-7)
+    np.testing.assert_allclose(whole.hessian(w) @ direction, bend, rtol=1e-7)
+
+
+def test_the_argmin_of_the_oracle_is_stationary():
+    data = points(federation(1))[0]
+    whole = oracle.energy(oracle.softmax, data).plus(oracle.square(0.5))
+    found = oracle.argmin(whole, np.ones(THREE.weights))
+    assert np.abs(whole.gradient(found)).max() < 1e-13
