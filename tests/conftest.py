@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+import fedlap
 import oracle
 from fedlap.data import Federation
 
@@ -124,6 +125,28 @@ class Squared:
 
     def factor(self, outputs):
         return jnp.broadcast_to(jnp.eye(outputs.shape[-1], dtype=outputs.dtype), (*outputs.shape, outputs.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A curvature of zero everywhere."""
+
+    def diagonal(self, model, likelihood, params, *where):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def full(self, model, likelihood, params, *where):
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        return jnp.zeros((size, size))
+
+
+def trajectory(algorithm, federation, rounds, **options):
+    """The run and its states, the first of them before any round; exact argmins unless told otherwise."""
+    exact = {"solver": fedlap.newton(), "server_solver": fedlap.newton(), "engine": "vectorised"}
+    run = fedlap.Simulation.of(algorithm, federation, options.pop("model", fedlap.logistic()), **exact | options)
+    states = [run.init()]
+    for _ in range(rounds):
+        states.append(run.step(states[-1]))
+    return run, states
 
 
 def flat(vector):

@@ -7,12 +7,12 @@ import pytest
 from jax import lax
 
 from fedlap import convolution
-from fedlap.convolution import convolve, max_pool
+from fedlap.convolution import convolve, max_pool, pad
 
 
 def library(inputs, weight, padding):
-    sides = [(padding, padding)] * 2
-    return lax.conv_general_dilated(inputs, weight, (1, 1), sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    sides, layout = [(padding, padding)] * 2, ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(inputs, weight, (1, 1), sides, dimension_numbers=layout)
 
 
 def draw(n=6, height=7, width=5, channels=3, size=3, filters=4, seed=0):
@@ -21,14 +21,15 @@ def draw(n=6, height=7, width=5, channels=3, size=3, filters=4, seed=0):
     return inputs, jax.random.normal(keys[1], (size, size, channels, filters))
 
 
-def value_and_gradients(function, inputs, weight, padding):
+def outputs_and_gradients(function, inputs, weight, padding):
     """The outputs, and the gradients of a scalar in which every output has a different part."""
 
     def scalar(inputs, weight):
         outputs = function(inputs, weight, padding)
-        return (jnp.sin(jnp.arange(outputs.size)).reshape(outputs.shape) * outputs**2).sum()
+        return (jnp.sin(jnp.arange(outputs.size)).reshape(outputs.shape) * outputs**2).sum(), outputs
 
-    return function(inputs, weight, padding), *jax.grad(scalar, (0, 1))(inputs, weight)
+    (_, outputs), gradients = jax.jit(jax.value_and_grad(scalar, (0, 1), has_aux=True))(inputs, weight)
+    return outputs, *gradients
 
 
 def assert_close(found, expected):
@@ -36,37 +37,53 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, atol=1e-10)
 
 
-@pytest.fixture(params=[1, 400, convolution.CACHED], ids=["one image", "some images", "all images"])
-def group(request, monkeypatch):
-    """Groups of one, of a few and of all the images."""
-    monkeypatch.setattr(convolution, "CACHED", request.param)
+def assert_same_convolution(drawn, padding):
+    assert_close(*(outputs_and_gradients(function, *drawn, padding) for function in (convolve, library)))
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """Three groups of two of the six images."""
+    inputs, weight = draw()
+    inputs = pad(inputs, 1)
+    monkeypatch.setattr(convolution, "CACHED", 2 * len(weight) ** 2 * inputs[0].size)
+    assert len(convolution._groups(weight, inputs, inputs)) == 3
 
 
 @pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, 1), (5, 2), (2, 0), (1, 0)])
-def test_outputs_and_both_gradients_are_the_librarys(group, size, padding):
-    drawn = draw(size=size)
-    assert_close(
-        value_and_gradients(convolve, *drawn, padding), value_and_gradients(library, *drawn, padding)
-    )
+def test_outputs_and_both_gradients_are_the_librarys(size, padding):
+    assert_same_convolution(draw(size=size), padding)
 
 
-def test_under_vmap_over_clients(group):
+def test_groups_of_images_add_up(groups):
+    assert_same_convolution(draw(), 1)
+
+
+def test_a_prime_number_of_images_larger_than_the_cache(monkeypatch):
+    monkeypatch.setattr(convolution, "CACHED", 1)
+    assert_same_convolution(draw(n=5), 0)
+
+
+def test_under_vmap_over_clients(groups):
     first, second = draw(), draw(seed=1)
     stacked = [jnp.stack(pair) for pair in zip(first, second, strict=True)]
-    together = jax.vmap(lambda x, w: value_and_gradients(convolve, x, w, 1))(*stacked)
-    expected = [value_and_gradients(library, *drawn, 1) for drawn in (first, second)]
+    together = jax.vmap(lambda x, w: outputs_and_gradients(convolve, x, w, 1))(*stacked)
+    expected = [outputs_and_gradients(library, *drawn, 1) for drawn in (first, second)]
     assert_close(together, [jnp.stack(pair) for pair in zip(*expected, strict=True)])
 
 
-def test_under_vmapped_pullbacks(group):
+def test_under_vmapped_pullbacks(groups):
     inputs, weight = draw()
-    outputs, pullback = jax.vjp(lambda x: convolve(x, weight, 1), inputs)
-    columns = jax.random.normal(jax.random.key(3), (2, *outputs.shape))
-    _, reference = jax.vjp(lambda x: library(x, weight, 1), inputs)
-    assert_close(jax.vmap(pullback)(columns), jax.vmap(reference)(columns))
+    columns = jax.random.normal(jax.random.key(3), (2, *convolve(inputs, weight, 1).shape))
+
+    def pull(function):
+        pullback = lambda column: jax.vjp(lambda x: function(x, weight, 1), inputs)[1](column)[0]
+        return jax.jit(jax.vmap(pullback))(columns)
+
+    np.testing.assert_allclose(pull(convolve), pull(library), atol=1e-10)
 
 
-def test_inside_a_loop(group):
+def test_inside_a_loop(groups):
     inputs, weight = draw()
 
     def descend(function):
@@ -77,28 +94,30 @@ def test_inside_a_loop(group):
     np.testing.assert_allclose(descend(convolve), descend(library), atol=1e-10)
 
 
-def test_second_derivatives(group):
-    inputs, weight = draw(n=2, height=4, width=4, channels=1, filters=2)
-    hessian = lambda function: jax.hessian(lambda w: jnp.tanh(function(inputs, w, 0)).sum())(weight)
+def test_second_derivatives():
+    inputs, weight = draw(n=2, height=4, width=4, channels=1, size=2, filters=2)
+
+    def hessian(function):
+        return jax.jit(jax.hessian(lambda w: jnp.tanh(function(inputs, w, 0)).sum()))(weight)
+
     np.testing.assert_allclose(hessian(convolve), hessian(library), atol=1e-10)
 
 
-def test_no_library_convolution_is_lowered_for_a_cpu():
-    inputs, weight = draw()
+@pytest.mark.parametrize(("platform", "by_library"), [("cpu", False), ("cuda", True)])
+def test_the_library_convolves_on_accelerators_only(platform, by_library):
     step = jax.jit(jax.grad(lambda x, w: (convolve(x, w, 1) ** 2).sum(), (0, 1)))
-    operation = "stablehlo.convolution"
-    for platform, library_expected in (("cpu", False), ("cuda", True)):
-        text = step.trace(inputs, weight).lower(lowering_platforms=(platform,)).as_text()
-        assert (operation in text) == library_expected
+    text = step.trace(*draw()).lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.convolution" in text) == by_library
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 6, 3), (2, 7, 5, 3)])
 def test_max_pool_is_the_windowed_maximum(shape):
-    images = jax.random.normal(jax.random.key(0), shape)
-    window = (1, 2, 2, 1)
+    images, window = jax.random.normal(jax.random.key(0), shape), (1, 2, 2, 1)
+
+    def value_and_gradient(pool):
+        function = lambda images: ((pool(images) ** 2).sum(), pool(images))
+        return jax.jit(jax.value_and_grad(function, has_aux=True))(images)
+
     reference = lambda images: lax.reduce_window(images, -jnp.inf, lax.max, window, window, "VALID")
-    np.testing.assert_array_equal(max_pool(images, 2), reference(images))
-    gradients = [
-        jax.grad(lambda x, f=f: (f(x) ** 2).sum())(images) for f in (lambda x: max_pool(x, 2), reference)
-    ]
-    np.testing.assert_allclose(*gradients)
+    found, expected = value_and_gradient(lambda images: max_pool(images, 2)), value_and_gradient(reference)
+    jax.tree.map(np.testing.assert_allclose, found, expected)

@@ -138,10 +138,13 @@ def test_dropout_differs_between_layers_and_keys():
 
 def test_the_cifar_network_drops_in_training_only():
     model, images = zenke_cnn(), batch(1, 32, 32, 3)
-    params = jax.jit(lambda key: model.init(key, images, 10))(KEY)
-    evaluated, trained = jax.jit(lambda key: (model.apply(params, images), model.train(params, images, key)))(
-        KEY
-    )
+
+    @jax.jit
+    def outputs(key, images):
+        params = model.init(key, images, 10)
+        return model.apply(params, images), model.train(params, images, key)
+
+    evaluated, trained = outputs(KEY, images)
     assert jnp.abs(evaluated - trained).min() > 0
 
 

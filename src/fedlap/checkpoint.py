@@ -33,7 +33,7 @@ def load(path, like, description):
     if not path.exists():
         raise DataError(f"{path}: no checkpoint to resume from")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays["header"].tobytes())
         table = arrays["table"]

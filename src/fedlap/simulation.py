@@ -26,7 +26,7 @@ from .solvers import adam, descent
 from .vector import Vector
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
     """One run, ready to go: `state = run.init()`, then `state = run.step(state)` as often as you like.
 
@@ -73,6 +73,9 @@ class Simulation:
         engine = choose(engine, Vector(weights).size)
         return cls(algorithm, federation, solver, server_solver, seed, participation, setup, engine, test)
 
+    def __repr__(self):
+        return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
+
     def init(self) -> State:
         setup, batches = self.setup, self.plan(0).batches
         state = initial(*setup.static, setup.method, setup.pool, setup.shards, batches, setup.key)
@@ -114,7 +117,7 @@ class Final(NamedTuple):
     S: np.ndarray | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class History:
     """What a run leaves behind."""
 
@@ -123,6 +126,10 @@ class History:
     accuracy: np.ndarray  # of w_g on the test set, after each round
     nll: np.ndarray
     seconds: np.ndarray  # wall time of each round, evaluation included
+
+    def __repr__(self):
+        last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
+        return f"History({self.simulation.algorithm}, {len(self.nll)} rounds, {last})"
 
     @property
     def final(self) -> Final:
