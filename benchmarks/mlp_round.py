@@ -9,6 +9,7 @@ and once as two processes of one thread that share the clients between them.
 
 import argparse
 import multiprocessing
+import os
 
 import jax
 import numpy as np
@@ -167,9 +168,11 @@ def main():
     show("one round", interleave(contestants, arguments.repeats), "fedlap")
 
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    context.Process(target=peak_memory, args=(there, arguments.data_dir), daemon=True).start()
-    print(f"\npeak memory of a process of two rounds: {here.recv():.0f} MB")
+    for cache in ("on", "off"):  # compiling needs memory too
+        os.environ["FEDLAP_COMPILATION_CACHE"] = cache
+        here, there = context.Pipe()
+        context.Process(target=peak_memory, args=(there, arguments.data_dir), daemon=True).start()
+        print(f"peak memory of a process of two rounds, compilation cache {cache}: {here.recv():.0f} MB")
     show("the server's share", function_space(data, max(3, arguments.repeats // 3)), "FedLap-Func, clients alone")
 
 

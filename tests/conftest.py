@@ -9,22 +9,23 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 
-# Tests neither read nor fill the user's cache of compiled programs, and processes they start share this one.
-_COMPILED = tempfile.mkdtemp(prefix="fedlap-tests-compiled-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED
-
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 
 import fedlap
 import oracle
 from fedlap.data import Federation
+from fedlap.hyperparameters import hyperparameters
+from fedlap.solvers.problem import FullBatch
+
+jax.config.update("jax_enable_x64", True)
+
+# Tests neither read nor fill the user's cache of compiled programs; processes they start share this one.
+COMPILED = tempfile.mkdtemp(prefix="fedlap-tests-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
+jax.config.update("jax_compilation_cache_dir", COMPILED)
 
 settings.register_profile(
     "fedlap", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -33,7 +34,7 @@ settings.load_profile("fedlap")
 
 
 def pytest_unconfigure():
-    shutil.rmtree(_COMPILED, ignore_errors=True)
+    shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,23 @@ class Squared:
         return jnp.broadcast_to(jnp.eye(outputs.shape[-1], dtype=outputs.dtype), (*outputs.shape, outputs.shape[-1]))
 
 
+@hyperparameters
+class SigmaPoints(FullBatch):
+    """Newton over Gaussians, with expectations over ±√P e_i instead of random draws.
+
+    These 2P points have mean 0 and covariance I, so the expectation of a quadratic is exact and so is PVI's argmin.
+    """
+
+    def minimise(self, problem, state):
+        client = problem.client._replace(noise=lambda samples, like: self.points(samples, like))
+        return fedlap.newton().minimise(problem._replace(client=client), state)
+
+    def points(self, samples, like):
+        assert samples == 2 * like.size
+        rows = jnp.sqrt(1.0 * like.size) * jnp.concatenate([jnp.eye(like.size), -jnp.eye(like.size)])
+        return jax.vmap(like.like)(rows)
+
+
 @dataclass(frozen=True)
 class Flat:
     """A curvature of zero everywhere."""
@@ -177,9 +195,3 @@ def same_bits(a, b):
         return False
     pairs = zip(map(np.asarray, jax.tree.leaves(a)), map(np.asarray, jax.tree.leaves(b)), strict=True)
     return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs)
-
-
-@pytest.fixture
-def small():
-    """Three clients, three classes, six weights."""
-    return federation()

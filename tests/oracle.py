@@ -338,8 +338,8 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
     """App. C's combination. The site is t_k(w) = exp(v_kᵀw − ½wᵀV_kw − Σ_{M_k} τ_i ℓ(ŷ_i, w)).
 
     Server: w_g is the mode of p_0 Π_k t_k.
-    Client: the mode of exp(−ℓ_k) q_g/t_k, where it knows q_g as exp(−½‖w − w_g‖²_{S_g} − ΣΣ τ_i ℓ(ŷ_{i,g}, w)), eq. (25):
-    the right mode, and the right curvature there.
+    Client: the mode of exp(−ℓ_k) q_g/t_k, where q_g is known to it as exp(−½‖w − w_g‖²_{S_g} − ΣΣ τ_i ℓ(ŷ_{i,g}, w)),
+    eq. (25): the right mode, and the right curvature there.
     Site: its curvature at w_k is V_k + τH^{M_k}(w_k), since ŷ_i = f(x_i; w_k), and should be H_k(w_k), eq. (16). So the
     Gaussian part is left with H_k − τH^{M_k}, of which only the positive part keeps V_k a precision.
     """

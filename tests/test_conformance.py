@@ -1,206 +1,249 @@
-"""What every algorithm must do, whichever it is. A new one needs one row in `ROWS`."""
+"""What every algorithm owes its users, over the whole list: values in, values out, one compilation, any clients.
+
+A new algorithm needs one row in `HYPER`; everything else finds it in `fedlap.algorithms.ALGORITHMS`.
+"""
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
 import pytest
-from conftest import FOUR, federation
 
 import fedlap
+from conftest import THREE, Shape, federation, flat, same_bits
 from fedlap.algorithms import ALGORITHMS
-from fedlap.engines import vectorised
-from fedlap.engines.round import server_round
+from fedlap.likelihood import Categorical
+from fedlap.simulation import run_to_end
 
-ROWS = {
+HYPER = {
     "fedavg": {},
-    "fedprox": {"alpha": 0.1},
-    "fedadmm": {"alpha": 0.5},
-    "feddyn": {"alpha": 0.5, "weight_decay": 0.01},
-    "bcm": {"delta": 1.0},
-    "pvi": {"delta": 1.0, "samples": 2},
-    "fedlap": {"delta": 1.0},
-    "fedlap_cov": {"delta": 1.0},
-    "fedlap_func": {"delta": 1.0, "tau": 0.3},
-    "fedlap_cov_func": {"delta": 1.0, "tau": 0.3},
+    "fedprox": {"alpha": 0.3},
+    "fedadmm": {"alpha": 0.3},
+    "feddyn": {"alpha": 0.3, "weight_decay": 0.1},
+    "bcm": {"delta": 0.7},
+    "pvi": {"delta": 0.7, "rho": 0.4, "samples": 3},
+    "fedlap": {"delta": 0.7, "rho": 0.4},
+    "fedlap_cov": {"delta": 0.7, "rho": 0.4},
+    "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
+    "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
 }
-AVERAGED = ("fedavg", "fedprox", "feddyn")  # whose server line is about the clients drawn in a round
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-SOLVER = fedlap.adam(epochs=2, batch=4, learning_rate=0.05)
+
+everyone = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def make(name, **changes):
-    assert name in ROWS, f"give {name} a row of hyper-parameters in {__file__}: all its conformance tests need one"
-    return ALGORITHMS[name](**ROWS[name], **changes)
+def build(name, **hyper):
+    if name not in HYPER:
+        pytest.fail(f"{name} is in ALGORITHMS and has no row in HYPER; add its hyper-parameters in {__file__}")
+    return ALGORITHMS[name](**HYPER[name] | hyper)
 
 
-def simulation(name, data=None, **options):
-    options = {"solver": SOLVER, "server_solver": fedlap.descent(steps=5), "seed": 1, **options}
-    return fedlap.Simulation.of(make(name), data or federation(shape=FOUR), fedlap.logistic(), **options)
+def simulation(name, drawn=None, *, keep=False, hyper=(), **options):
+    """A run with Adam on minibatches, the same program for all tests of one algorithm."""
+    algorithm = build(name, **dict(hyper))
+    drawn = federation(4, overlap=True) if drawn is None else drawn
+    solver = fedlap.adam(epochs=1, batch=4, learning_rate=0.05, keep=keep)
+    fixed = {"solver": solver, "server_solver": fedlap.descent(steps=20), "engine": "vectorised"}
+    return fedlap.Simulation.of(algorithm, drawn, options.pop("model", fedlap.logistic()), **fixed | options)
 
 
-def play(run, rounds=3):
+def after(run, rounds):
     state = run.init()
     for _ in range(rounds):
         state = run.step(state)
     return state
 
 
-def same_bits(a, b):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-
-
-def close(a, b, tolerance=1e-10):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
-
-
-@every_algorithm
-def test_it_is_frozen(name):
-    algorithm = make(name)
-    assert dataclasses.is_dataclass(algorithm)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        algorithm.new = 1
-
-
-@every_algorithm
-def test_a_round_is_pure(name):
-    run = simulation(name)
-    before = run.init()
-    kept = jax.tree.map(np.array, before)
-    once, twice = run.step(before), run.step(before)
-    assert same_bits(once, twice)
-    assert same_bits(jax.tree.map(np.array, before), kept)
-    assert not same_bits(once.server.w, before.server.w)
-
-
-@every_algorithm
-def test_state_keeps_its_shape_and_type(name):
-    run = simulation(name)
-    before = run.init()
-    shapes = lambda state: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state._replace(round=()))]
-    assert shapes(run.step(before)) == shapes(before)
-
-
-@every_algorithm
-def test_one_program_serves_every_value_of_every_number(name):
-    numbers = [field.name for field in dataclasses.fields(make(name)) if isinstance(ROWS[name].get(field.name), float)]
-    play(simulation(name), 1)
-    before = vectorised._compiled._cache_size()
-    for number in numbers:
-        for value in (0.25, 1, 2):  # whole numbers too: an int is not another program
-            changed = dataclasses.replace(make(name), **{number: value})
-            run = fedlap.Simulation.of(
-                changed, federation(shape=FOUR), fedlap.logistic(), solver=SOLVER, server_solver=fedlap.descent(steps=5)
-            )
-            play(run, 1)
-    assert vectorised._compiled._cache_size() == before
-
-
-@every_algorithm
-def test_the_order_of_the_clients_does_not_matter(name):
-    data = federation(shape=FOUR)
-    order = [2, 0, 3, 1]
-    shuffled = dataclasses.replace(
-        data, clients=tuple(data.clients[k] for k in order), rows=tuple(data.rows[k] for k in order)
-    )
-    # Memory points are numbered in the order of the clients, so only what they mean can be compared.
-    a, b = play(simulation(name, data)), play(simulation(name, shuffled))
-    close(a.server.w, b.server.w)
-    site = lambda state: getattr(state.clients.site, "v", ())
-    close(jax.tree.map(lambda leaf: leaf[np.array(order)], site(a)), site(b))
-
-
-@every_algorithm
-def test_one_client_is_enough(name):
-    x, y = federation(shape=FOUR).of(0)
-    alone = fedlap.Federation.from_arrays(clients=[(x, y)], test=(x, y), classes=2)
-    assert np.isfinite(play(simulation(name, alone)).server.w.flat).all()
-
-
-@every_algorithm
-def test_one_example_is_enough_for_a_client(name):
-    state = play(simulation(name, federation(shape=FOUR, sizes=[12, 1, 5, 1])))
-    assert np.isfinite(state.server.w.flat).all()
-
-
-@every_algorithm
-def test_clients_not_drawn_keep_everything_and_the_server_keeps_their_last_word(name):
-    run = simulation(name, participation=2, solver=fedlap.adam(epochs=1, batch=4, keep=True))
-    state = run.init()
-    for round in range(4):
-        drawn = run.plan(round).drawn
-        assert drawn.sum() == 2
-        new = run.step(state)
-        pick = lambda tree, who: jax.tree.map(lambda leaf: leaf[who], tree)
-        assert same_bits(pick(new.clients, ~drawn), pick(state.clients, ~drawn))
-        assert not same_bits(pick(new.clients.contribution, drawn), pick(state.clients.contribution, drawn))
-        state = new
-
-
-@every_algorithm
-@pytest.mark.parametrize("everyone", [1.0, 4])
-def test_asking_for_all_clients_changes_no_bit(name, everyone):
-    assert same_bits(play(simulation(name, participation=everyone), 2), play(simulation(name), 2))
-
-
-@every_algorithm
-def test_a_fraction_of_the_clients_is_rounded_up(name):
-    assert simulation(name, participation=0.3).plan(0).drawn.sum() == 2
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
-def test_averages_are_over_the_clients_drawn(name):
-    run = simulation(name, participation=2)
-    state = play(run, 3)
-    drawn, n = run.plan(2).drawn, np.asarray(run.setup.shards.n)
-    w = np.asarray(jax.vmap(lambda c: c.w.flat)(state.clients.contribution))
-    np.testing.assert_allclose(state.server.w.flat, n[drawn] @ w[drawn] / n[drawn].sum(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in AVERAGED])
-def test_other_servers_sum_the_last_word_of_all_clients(name):
-    run = simulation(name, participation=2)
-    state = run.step(run.init())
-    silent = ~run.plan(0).drawn
-    forgotten = jax.tree.map(lambda leaf: leaf[silent], state.clients.contribution)
-    assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(forgotten))
-    later = run.step(state)
-    spoke_once = run.plan(0).drawn & ~run.plan(1).drawn
-    kept = jax.tree.map(lambda leaf: leaf[spoke_once], later.clients.contribution)
-    assert same_bits(kept, jax.tree.map(lambda leaf: leaf[spoke_once], state.clients.contribution))
-
-
-@every_algorithm
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(name, keep, tmp_path):
-    options = {
-        "solver": fedlap.adam(epochs=1, batch=4, keep=keep),
-        "server_solver": fedlap.descent(steps=5),
-        "participation": 3,
-    }
-    run = lambda rounds, **more: fedlap.simulate(
-        make(name), federation(shape=FOUR), fedlap.logistic(), rounds=rounds, **options, **more
-    )
-    whole = run(4)
-    run(2, checkpoint=tmp_path / "run.npz")
-    resumed = run(4, checkpoint=tmp_path / "run.npz", resume=True)
-    assert same_bits(whole.state, resumed.state)
-    assert np.array_equal(whole.nll, resumed.nll) and np.array_equal(whole.accuracy, resumed.accuracy)
-
-
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in AVERAGED])
-def test_the_server_line_already_holds_before_the_first_round(name):
-    run = simulation(name, server_solver=fedlap.newton())
-    state = run.init()
-    setup = run.setup
-    again = server_round(
-        *setup.static, setup.method, state.server, state.clients.contribution, setup.pool, setup.shards, np.ones(4)
-    )
-    close(again, state.server, 1e-12)
+def bits(tree):
+    return [np.array(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def test_every_algorithm_has_a_row():
-    assert set(ROWS) == set(ALGORITHMS)
+    assert set(HYPER) == set(ALGORITHMS), "HYPER and fedlap.algorithms.ALGORITHMS name different algorithms"
+
+
+@everyone
+def test_it_is_a_frozen_value(name):
+    algorithm = build(name)
+    fields = dataclasses.fields(algorithm)
+    assert algorithm == build(name) and hash(algorithm) == hash(build(name))
+    assert hash(jax.tree.structure(algorithm)) == hash(jax.tree.structure(build(name)))
+    for field in fields:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(algorithm, field.name, 1.0)
+    for field in fields:
+        if HYPER[name].get(field.name):
+            assert algorithm != build(name, **{field.name: HYPER[name][field.name] * 2})
+    assert type(algorithm).__subclasses__() == []
+
+
+@everyone
+def test_a_round_is_pure(name):
+    run = simulation(name)
+    plan, state = run.plan(0), run.init()
+    before = bits((state, plan, run.setup.shards, run.setup.pool))
+    first, second = run.step(state, plan), run.step(state, plan)
+    assert same_bits(first, second)
+    assert not same_bits(first.server, state.server)
+    for old, new in zip(before, bits((state, plan, run.setup.shards, run.setup.pool)), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@everyone
+def test_what_comes_out_can_go_in_again(name):
+    """Structures, shapes and types do not change from round to round, or the second round would compile anew."""
+    run = simulation(name)
+    state = run.init()
+    new = run.step(state)
+    shape = lambda leaf: (np.shape(leaf), np.asarray(leaf).dtype, getattr(leaf, "weak_type", None))
+    assert jax.tree.structure(state._replace(round=0)) == jax.tree.structure(new._replace(round=0))
+    for old, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        assert shape(old) == shape(leaf)
+    assert all(np.asarray(leaf).dtype in (np.float64, np.int32, int) for leaf in jax.tree.leaves(new))
+
+
+TRACES = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Categorical):
+    """Notes every time the loss is traced, which a compiled program does not."""
+
+    def loss(self, outputs, labels):
+        TRACES.append(outputs.shape)
+        return super().loss(outputs, labels)
+
+
+def numbers_of(name):
+    """The hyper-parameters that are numbers, hence values in the program and not a part of it."""
+    fields = dataclasses.fields(ALGORITHMS[name])
+    return [field.name for field in fields if not field.metadata["static"] and field.name in HYPER[name]]
+
+
+@everyone
+def test_one_compilation_serves_all_numbers(name):
+    """Three values of every number, and a whole number for a real one: none of them traces anything again."""
+
+    def run(**options):
+        simulation_ = simulation(name, likelihood=Counting(), **options)
+        state = after(simulation_, 2)
+        simulation_.evaluate(state)
+        return flat(state.server.w)
+
+    first = run()
+    traced = len(TRACES)
+    assert traced > 0
+    numbers = numbers_of(name)
+    for field, value in itertools.product(numbers, (0.11, 0.83, 1)):
+        other = run(hyper={field: value})
+        assert len(TRACES) == traced, f"{field} = {value!r} compiled again"
+        assert np.isfinite(other).all() and not np.array_equal(other, first), f"{field} = {value!r} changes nothing"
+    for field in numbers:
+        np.testing.assert_array_equal(run(hyper={field: 1}), run(hyper={field: 1.0}))
+        np.testing.assert_array_equal(run(hyper={field: np.float32(0.5)}), run(hyper={field: 0.5}))
+    run(seed=3, participation=2)
+    run(solver=fedlap.adam(epochs=1, batch=4, learning_rate=0.01))
+    assert len(TRACES) == traced
+
+
+@everyone
+def test_the_order_of_the_clients_does_not_matter(name):
+    drawn = federation(4, overlap=True, names=["north", "east", "south"])
+    order = [2, 0, 1]
+    turned = dataclasses.replace(
+        drawn, clients=tuple(drawn.clients[k] for k in order), rows=tuple(drawn.rows[k] for k in order)
+    )
+    for seed in (0, 1):
+        a, b = after(simulation(name, drawn, seed=seed), 3), after(simulation(name, turned, seed=seed), 3)
+        np.testing.assert_allclose(flat(b.server.w), flat(a.server.w), rtol=1e-11, atol=1e-13)
+        for x, y in zip(jax.tree.leaves(a.clients), jax.tree.leaves(b.clients), strict=True):
+            np.testing.assert_allclose(y, np.asarray(x)[order], rtol=1e-10, atol=1e-12)
+
+
+@everyone
+def test_one_client_is_a_federation(name):
+    state = after(simulation(name, federation(1, Shape(clients=1, features=2, classes=3))), 2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    assert np.abs(flat(state.server.w)).max() > 0
+
+
+@everyone
+def test_a_client_may_have_one_example(name):
+    drawn = federation(3, sizes=[12, 5, 1])
+    assert drawn.sizes.min() == 1
+    state = after(simulation(name, drawn), 2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@everyone
+def test_clients_that_are_not_drawn_keep_everything(name):
+    run = simulation(name, participation=2, keep=True)
+    state, idle = run.init(), set()
+    for _ in range(4):
+        plan = run.plan(state.round)
+        assert plan.drawn.sum() == 2
+        new = run.step(state)
+        for k in range(3):
+            mine = lambda state: jax.tree.map(lambda leaf: np.asarray(leaf)[k], state.clients)  # noqa: B023
+            assert same_bits(mine(new), mine(state)) != plan.drawn[k]
+        idle |= set(np.flatnonzero(~plan.drawn).tolist())
+        state = new
+    assert len(idle) > 1, "the same client sat out in all rounds; take another seed"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_averages_are_of_the_clients_drawn(name):
+    run = simulation(name, participation=2)
+    state = after(run, 3)
+    drawn, sent = run.plan(2).drawn, state.clients.contribution
+    weights = drawn * run.federation.sizes
+    np.testing.assert_allclose(flat(state.server.w), weights @ flat(sent.w) / weights.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedadmm", "fedlap", "fedlap_cov"])
+def test_the_server_adds_up_the_last_that_each_client_has_sent(name):
+    run = simulation(name, participation=2)
+    state = run.init()
+    for _ in range(3):
+        state = run.step(state)
+        sent = state.clients.contribution
+        if name == "fedadmm":
+            wanted = flat(sent.w).mean(0)
+        elif name == "fedlap":
+            wanted = flat(sent.v).sum(0)
+        else:
+            wanted = flat(sent.v).sum(0) / (HYPER[name]["delta"] + flat(sent.V).sum(0))
+        np.testing.assert_allclose(flat(state.server.w), wanted, rtol=1e-12)
+
+
+@everyone
+def test_a_fraction_and_a_number_of_clients_are_the_same(name):
+    default = after(simulation(name), 2)
+    for all_of_them in (1.0, 3):
+        assert same_bits(after(simulation(name, participation=all_of_them), 2), default)
+    two = after(simulation(name, participation=2), 2)
+    assert same_bits(after(simulation(name, participation=0.6), 2), two)  # 1.8 clients, rounded up
+    assert not same_bits(two.server, default.server)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["keep", "reset"])
+@everyone
+def test_a_run_resumed_is_the_run_never_stopped(name, keep, tmp_path):
+    whole = run_to_end(simulation(name, keep=keep, participation=2), 4)
+    path = tmp_path / "run.npz"
+    first = run_to_end(simulation(name, keep=keep, participation=2), 2, checkpoint=path)
+    assert first.state.round == (1 if build(name).one_shot else 2)
+    resumed = run_to_end(simulation(name, keep=keep, participation=2), 4, checkpoint=path, resume=True)
+    assert same_bits(resumed.state, whole.state)
+    for column in ("accuracy", "nll"):
+        np.testing.assert_array_equal(getattr(resumed, column), getattr(whole, column))
+    np.testing.assert_array_equal(resumed.seconds[: len(first.seconds)], first.seconds)
+
+
+def test_keeping_the_moments_of_adam_changes_the_second_round():
+    """And only the second: otherwise the tests above would compare two runs of the same kind."""
+    for rounds, same in ((1, True), (2, False)):
+        kept, reset = (after(simulation("fedlap", keep=keep), rounds) for keep in (True, False))
+        assert np.array_equal(flat(kept.server.w), flat(reset.server.w)) == same
+    leaves = jax.tree.leaves(after(simulation("fedlap", keep=True), 1).clients.solver)
+    assert sum(leaf.size for leaf in leaves) == THREE.clients * (2 * THREE.weights + 1)  # both moments and the count

@@ -1,125 +1,102 @@
-"""One round, three engines: they may differ by rounding and by nothing else."""
+"""The engines decide where clients run and nothing else: all of them give the same rounds, from the same seed."""
 
 import jax
 import numpy as np
 import pytest
-from conftest import FOUR, federation
-from test_conformance import ROWS, make, same_bits
 
 import fedlap
+from conftest import federation, same_bits
 from fedlap.algorithms import ALGORITHMS
-from fedlap.engines import SMALL, choose, loop, sequential, vectorised
+from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
 from fedlap.layers import Activation, Dense, Dropout, Flatten
 from fedlap.models import Network
+from test_conformance import after, build, simulation
 
-SIZES = [5, 3, 6, 1]
-
-
-def final(engine, algorithm, model=None, solver=None, rounds=2, **options):
-    history = fedlap.simulate(
-        algorithm,
-        federation(shape=FOUR, sizes=SIZES),
-        model or fedlap.logistic(),
-        solver=solver or fedlap.adam(epochs=1, batch=3, learning_rate=0.05, keep=True),
-        server_solver=fedlap.descent(steps=3),
-        rounds=rounds,
-        engine=engine,
-        **{"seed": 2, "participation": 3, **options},
-    )
-    return history
-
-
-def agree(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(a.final.w, b.final.w, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(a.nll, b.nll, rtol=tolerance)
-    if a.final.S is not None:
-        np.testing.assert_allclose(a.final.S, b.final.S, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_all_engines_agree(name):
-    together, apart = final("vectorised", make(name)), final("sequential", make(name))
-    agree(together, apart)
-    agree(final("loop", make(name), rounds=1), final("sequential", make(name), rounds=1))
-
-
-NETWORKS = {
+MODELS = {
     "mlp": fedlap.mlp(hidden=(4,), activation="tanh"),
-    "dropout": Network((Flatten(), Dense(6), Activation("relu"), Dropout(0.5), Dense())),
+    "dropout": Network((Flatten(), Dense(5), Activation("relu"), Dropout(0.4), Dense())),
 }
 
 
-@pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS)
-def test_all_engines_agree_on_networks(model):
-    algorithm = make("fedlap_cov")
-    reference = final("sequential", algorithm, model)
-    agree(final("vectorised", algorithm, model), reference)
-    agree(final("loop", algorithm, model, rounds=1), final("sequential", algorithm, model, rounds=1))
-    assert not np.array_equal(final("sequential", algorithm, model, seed=3).final.w, reference.final.w)
+def states(name, engine, rounds=2, **options):
+    """Server and clients after each round, the clients stacked however the engine keeps them."""
+    run = simulation(name, engine=engine, **options)
+    state, found = run.init(), []
+    for _ in range(rounds):
+        state = run.step(state)
+        clients = state.clients
+        if type(clients) is tuple:
+            clients = jax.tree.map(lambda *leaves: np.stack(leaves), *clients)
+        found.append((state.server, clients, state.round))
+    return found
+
+
+def assert_same(found, wanted):
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_engines_agree(name):
+    """Adam on minibatches, clients of different lengths, two of three drawn."""
+    assert len(set(federation(4, overlap=True).sizes)) > 1
+    rounds = 1 if build(name).one_shot else 2
+    wanted = states(name, "vectorised", rounds, participation=2)
+    assert_same(states(name, "sequential", rounds, participation=2), wanted)
+    assert_same(states(name, "loop", rounds, participation=2), wanted)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_engines_agree_on_networks(model):
+    options = {"model": MODELS[model], "keep": True, "seed": 5}
+    wanted = states("fedlap_cov", "vectorised", **options)
+    assert_same(states("fedlap_cov", "sequential", **options), wanted)
+    assert_same(states("fedlap_cov", "loop", **options), wanted)
+
+
+def test_dropout_drops_in_training_and_not_in_evaluation():
+    """Or the test above would compare networks without dropout."""
+    dry = Network(tuple(layer for layer in MODELS["dropout"].layers if not isinstance(layer, Dropout)))
+    wet, dry = (simulation("fedlap_cov", model=model, keep=True, seed=5) for model in (MODELS["dropout"], dry))
+    state = after(wet, 1)
+    assert wet.evaluate(state) == wet.evaluate(state)
+    outputs = lambda run, params: run.setup.task.model.apply(params, run.setup.pool.inputs)
+    trained = [wet.setup.task.model.train(state.server.w.tree, wet.setup.pool.inputs, jax.random.key(i)) for i in (0, 1)]
+    assert not np.array_equal(*trained)
+    plain = state.server.w.tree[:3] + state.server.w.tree[4:]  # the same weights without the layer that drops
+    np.testing.assert_array_equal(outputs(wet, state.server.w.tree), outputs(dry, plain))
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "sequential"])
-@pytest.mark.parametrize("name", ["fedavg", "fedlap_cov", "pvi"])
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(engine, name):
-    first, second = final(engine, make(name)), final(engine, make(name))
-    assert same_bits(first.state, second.state)
-    assert not np.array_equal(final(engine, make(name), seed=5).final.w, first.final.w)
+def test_a_seed_is_a_run(engine):
+    options = {"engine": engine, "participation": 2}
+    first, again = (after(simulation("fedlap_cov", seed=7, **options), 3) for _ in range(2))
+    assert same_bits(first, again)
+    other = after(simulation("fedlap_cov", seed=8, **options), 3)
+    assert not same_bits(first.server, other.server)
 
 
-@pytest.mark.parametrize("solver", [fedlap.newton(), fedlap.lbfgs(tolerance=1e-12, steps=300)], ids=["newton", "lbfgs"])
-def test_exact_solvers_agree_on_all_engines(solver):
-    reference = final("sequential", make("fedlap_cov"), solver=fedlap.newton())
-    agree(final("vectorised", make("fedlap_cov"), solver=solver), reference, 1e-8)
+def test_the_seed_decides_everything_random():
+    """Who is drawn, the minibatches, the network's init and the memory points."""
+    a, b = (simulation("fedlap_func", model=MODELS["mlp"], seed=seed, participation=2) for seed in (0, 1))
+    plans = [[run.plan(r) for r in range(6)] for run in (a, b)]
+    assert any((x.drawn != y.drawn).any() for x, y in zip(*plans, strict=True))
+    assert any((x.batches.rows != y.batches.rows).any() for x, y in zip(*plans, strict=True))
+    assert not same_bits(a.init().start, b.init().start)
+    assert not same_bits(a.setup.pool.memory, b.setup.pool.memory)
+    rounds = [plan.batches.rows for plan in plans[0]]
+    assert not all(np.array_equal(rounds[0], other) for other in rounds[1:])
 
 
 def test_the_engine_is_chosen_by_the_size_of_the_model():
     assert choose("auto", SMALL) is vectorised
-    assert choose("auto", SMALL + 1) is sequential
-    assert choose("loop", 1) is loop
-    with pytest.raises(fedlap.ConfigError, match='engine is "fast"; expected "auto", "vectorised", "sequential", "loop"'):
-        choose("fast", 1)
-
-
-def test_a_round_is_compiled_once_for_all_client_sizes():
-    run = fedlap.Simulation.of(
-        fedlap.FedAvg(),
-        federation(shape=FOUR, sizes=[12, 2, 7, 1]),
-        fedlap.logistic(),
-        solver=fedlap.adam(epochs=1, batch=4),
-        engine="sequential",
-    )
-    before = sequential._client._cache_size()
-    state = run.step(run.step(run.init()))
-    assert sequential._client._cache_size() - before <= 1
-    assert state.round == 2
-
-
-def test_a_message_of_the_wrong_participation_names_it():
-    for wrong in (0, 5, 0.0, 1.5, "all", True):
-        with pytest.raises(fedlap.ConfigError, match="participation is"):
-            final("vectorised", fedlap.FedAvg(), participation=wrong)
-
-
-@pytest.mark.parametrize("rounds", [0, -1, 2.5, "ten"])
-def test_rounds_must_be_a_whole_number(rounds):
-    with pytest.raises(fedlap.ConfigError, match="rounds is"):
-        final("vectorised", fedlap.FedAvg(), rounds=rounds)
-
-
-def test_a_diverged_run_says_so_instead_of_looking_like_a_bad_one():
-    solver = fedlap.adam(epochs=1, batch=3, learning_rate=1e308)
-    history = final("vectorised", fedlap.FedADMM(alpha=1.0), solver=solver)
-    assert history.diverged and np.isnan(history.accuracy[-1])
-
-
-def test_predictions_of_another_shape_are_refused():
-    history = final("vectorised", fedlap.FedAvg())
-    probabilities = history.predict(np.zeros((5, FOUR.features)))
-    np.testing.assert_allclose(probabilities.sum(1), 1)
-    with pytest.raises(fedlap.ConfigError, match=r"inputs have shape \(9,\) each; the model was trained on \(3,\)"):
-        history.predict(np.zeros((5, 9)))
-
-
-def test_every_row_of_the_conformance_table_is_used_here():
-    assert set(ROWS) == set(ALGORITHMS)
-    assert jax.config.jax_enable_x64
+    assert choose("auto", SMALL + 1) is (sequential if jax.default_backend() == "cpu" else vectorised)
+    for name, engine in ENGINES.items():
+        assert choose(name, 1) is choose(name, 10**6) is engine
+    assert simulation("fedlap", engine="auto").engine is vectorised
+    wide = simulation("fedlap", engine="auto", model=fedlap.mlp(hidden=(SMALL,)))
+    assert wide.engine is choose("auto", SMALL + 1)
+    assert set(ENGINES.values()) == {vectorised, sequential, loop}
+    with pytest.raises(fedlap.ConfigError, match='engine is "gpu".*"auto"'):
+        simulation("fedlap", engine="gpu")

@@ -1,23 +1,19 @@
-"""Every algorithm, round by round, against the slow NumPy of `oracle.py`: same federation, exact argmins on both sides."""
+"""Every algorithm, round by round, against the slow NumPy of `oracle.py`, with exact argmins on both sides."""
 
 import ast
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import FOUR, THREE, Squared, dense, distance, federation, flat, memory, points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap
 import oracle
+from conftest import FOUR, THREE, SigmaPoints, Squared, dense, distance, federation, flat, memory, points
 from fedlap.algorithms import ALGORITHMS
-from fedlap.hyperparameters import hyperparameters
 from fedlap.likelihood import categorical
-from fedlap.solvers.problem import FullBatch
 
 ROUNDS = 20
 TOLERANCE = 1e-9  # relative; 1e-14 is usual, and twenty rounds may stretch it
@@ -31,23 +27,6 @@ NUMBERS = {
     "tau": st.floats(0.0, 2.0),
     "rho": st.floats(0.05, 0.4),
 }
-
-
-@hyperparameters
-class SigmaPoints(FullBatch):
-    """Newton over Gaussians, with expectations over ±√P e_i instead of random draws.
-
-    These 2P points have mean 0 and covariance I, so the expectation of a quadratic is exact and so is PVI's argmin.
-    """
-
-    def minimise(self, problem, state):
-        client = problem.client._replace(noise=lambda samples, like: self.points(samples, like))
-        return fedlap.newton().minimise(problem._replace(client=client), state)
-
-    def points(self, samples, like):
-        assert samples == 2 * like.size
-        rows = jnp.sqrt(1.0 * like.size) * jnp.concatenate([jnp.eye(like.size), -jnp.eye(like.size)])
-        return jax.vmap(like.like)(rows)
 
 
 class Case(NamedTuple):

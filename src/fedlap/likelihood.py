@@ -27,10 +27,19 @@ class Categorical:
         return jax.nn.softmax(outputs, axis=-1)
 
     def factor(self, outputs):
-        """F = diag(√p) − p√pᵀ, so that FFᵀ = Λ = diag(p) − ppᵀ, the Hessian of the loss: [n, C, C]."""
-        p = self.probabilities(outputs)
-        root = jnp.sqrt(p)
-        return root[:, None, :] * (jnp.eye(p.shape[-1], dtype=p.dtype) - p[:, :, None])
+        """F with FFᵀ = Λ = diag(p) − ppᵀ, the Hessian of the loss in f: [n, C, C − 1].
+
+        diag(√p) − p√pᵀ is such a factor, but √p is in its null space. The reflection I − uuᵀ/(1 + √p_C) with
+        u = √p + e_C takes √p to −e_C and so leaves the last column zero; the others are those of
+        F = diag(√p) (I − uuᵀ/(1 + √p_C)).
+        """
+        root, identity = (
+            jnp.sqrt(self.probabilities(outputs)),
+            jnp.eye(outputs.shape[-1], dtype=outputs.dtype),
+        )
+        u = root + identity[-1]
+        reflection = identity - u[:, :, None] * u[:, None, :] / u[:, -1:, None]
+        return root[:, :, None] * reflection[:, :, :-1]
 
     def sampled_factor(self, outputs, key, samples):
         """Columns (p − e_y)/√M for M draws y ~ p, so that E[FFᵀ] = Λ: [n, C, M]."""

@@ -58,7 +58,7 @@ class Descent:
 
     steps: int = hyper("whole", static=True, default=5000)
     learning_rate: float = hyper("positive", default=1e-3)
-    tolerance: float = hyper("nonnegative", default=1e-4)
+    tolerance: float = hyper("nonnegative", default=1e-3)
 
     def solve(self, function, start):
         optimiser = optax.adam(self.learning_rate)
