@@ -6,5 +6,5 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """`fedlap` below the platform's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
-    return Path(base) / "fedlap"
+    base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
+    return Path(base or Path.home() / ".cache") / "fedlap"

@@ -120,7 +120,10 @@ def check_outputs(model, params, inputs, classes):
 
 
 def logistic(bias=False):
-    """Multinomial logistic regression, from zero weights: two logits for two classes."""
+    """Multinomial logistic regression, from zero weights: two logits for two classes.
+
+    Flat weights are in the order of a [classes, features] matrix.
+    """
     return Network((Flatten(), Dense(bias=bias, draw=zeros)))
 
 

@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..errors import DataError
+from ..folders import cache_folder
 from . import files
 from .catalogue import BUNDLED, Content, Dataset, dataset
 from .download import Progress, download
@@ -87,8 +88,7 @@ def _within(known: Dataset, folder: Path) -> list[Path]:
 
 
 def _cache(known: Dataset) -> Path:
-    base = os.environ.get("LOCALAPPDATA") if os.name == "nt" else os.environ.get("XDG_CACHE_HOME")
-    return Path(base or Path.home() / ".cache") / "fedlap" / "data" / known.folder
+    return cache_folder() / "data" / known.folder
 
 
 @dataclass(frozen=True)
