@@ -33,7 +33,7 @@ def install(extra):
 
 
 def main():
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (this file is what an older Python runs first)
         sys.exit(f"fedlap needs Python 3.11 or newer; this is {sys.version.split()[0]}")
     command, *rest = sys.argv[1:] or ["help"]
     if command == "test":

@@ -48,16 +48,13 @@ def torch_diagonal(params, inputs, threads):
     import torch
 
     torch.set_num_threads(threads)
-    weights, biases = (
-        [torch.tensor(layer[name]) for layer in params if layer] for name in ("weight", "bias")
-    )
+    weights, biases = ([torch.tensor(layer[name]) for layer in params if layer] for name in ("weight", "bias"))
     inputs = torch.tensor(inputs)
 
     @torch.no_grad()
     def work():
         total = [
-            (torch.zeros_like(weight), torch.zeros_like(bias))
-            for weight, bias in zip(weights, biases, strict=True)
+            (torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in zip(weights, biases, strict=True)
         ]
         for chunk in inputs.split(CHUNK):
             entering = [chunk]
@@ -78,9 +75,7 @@ def torch_diagonal(params, inputs, threads):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")

@@ -127,7 +127,11 @@ def main():
     for name, other in (("PyTorch", pytorch()), ("numba", numba())):
         print(f"largest difference from {name}: {np.abs(answer - other).max():.1e}")
 
-    contestants = {"fedlap, compiled round": ours, "fedlap, with drawing the minibatches": drawn_and_ours, "numba": numba}
+    contestants = {
+        "fedlap, compiled round": ours,
+        "fedlap, with drawing the minibatches": drawn_and_ours,
+        "numba": numba,
+    }
     fast = interleave(contestants, repeats * 10, warm_up=3)
     slow = interleave({**contestants, "PyTorch, eager": pytorch}, max(5, repeats // 3))
     show("one round, small repeats together with PyTorch", slow, "fedlap, compiled round")

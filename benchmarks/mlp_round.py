@@ -52,7 +52,11 @@ class Torch:
         answers = {}
         for k in self.clients:
             model = torch.nn.Sequential(
-                torch.nn.Linear(784, 200), torch.nn.ReLU(), torch.nn.Linear(200, 100), torch.nn.ReLU(), torch.nn.Linear(100, 10)
+                torch.nn.Linear(784, 200),
+                torch.nn.ReLU(),
+                torch.nn.Linear(200, 100),
+                torch.nn.ReLU(),
+                torch.nn.Linear(100, 10),
             )
             parameters = list(model.parameters())
             with torch.no_grad():

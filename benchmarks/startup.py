@@ -1,6 +1,6 @@
 """How long `fedlap run` takes until its first round is trained, with an empty and with a filled compilation cache.
 
-    python benchmarks/startup.py
+python benchmarks/startup.py
 """
 
 import argparse
@@ -36,9 +36,12 @@ def main():
             for name, folder in (("empty cache", "first"), ("filled cache", "second")):
                 times[name].append(seconds(Path(scratch) / "cache", Path(scratch) / folder))
     print(f"{'':16}{'first round trained':>22}{'all done':>14}")
-    for name, pairs in times.items():
-        print(f"{name:16}" + "".join(f"{statistics.median(column):>{w}.2f} s" for column, w in zip(zip(*pairs), (20, 12))))
-    (cold, cold_all), (warm, warm_all) = ([statistics.median(c) for c in zip(*pairs)] for pairs in times.values())
+    medians = {
+        name: [statistics.median(column) for column in zip(*pairs, strict=True)] for name, pairs in times.items()
+    }
+    for name, (first, done) in medians.items():
+        print(f"{name:16}{first:>20.2f} s{done:>12.2f} s")
+    (cold, cold_all), (warm, warm_all) = medians.values()
     print(f"{'ratio':16}{cold / warm:>21.2f}x{cold_all / warm_all:>13.2f}x")
 
 

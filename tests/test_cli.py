@@ -45,7 +45,7 @@ def finished(tmp_path_factory):
 
 
 def test_run_prints_the_table_and_says_where_it_wrote(finished):
-    folder, printed = finished
+    _, printed = finished
     for word in ("fedavg", "bcm", "fedlap_cov", "accuracy %", "NLL", "rounds to 50 %", "table.md"):
         assert word in printed
 

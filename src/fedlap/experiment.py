@@ -1,8 +1,8 @@
 """A spec carried out: every algorithm and seed, into a folder that a second call can finish.
 
-    configuration.json     the resolved spec, the version and the seeds
-    rounds.jsonl           one line per run and round: accuracy, NLL, seconds
-    checkpoints/           the state of every run after its last finished round
+configuration.json     the resolved spec, the version and the seeds
+rounds.jsonl           one line per run and round: accuracy, NLL, seconds
+checkpoints/           the state of every run after its last finished round
 """
 
 import json
@@ -23,7 +23,6 @@ class Run:
 
     algorithm: str
     seed: int
-    rounds: int
     accuracy: np.ndarray
     nll: np.ndarray
     seconds: np.ndarray
@@ -78,22 +77,25 @@ def _run(experiment, folder, name, seed, data_dir):
     checkpoint = folder / "checkpoints" / f"{name}-{seed}.npz"
     rounds = experiment.train.rounds
     for history in histories(simulation, rounds, checkpoint, resume=checkpoint.exists()):
-        yield Run(name, seed, 1 if simulation.algorithm.one_shot else rounds, history.accuracy, history.nll, history.seconds)
+        yield Run(name, seed, history.accuracy, history.nll, history.seconds)
 
 
 def _record(folder, runs):
     lines = [
         json.dumps(
-            {"algorithm": run.algorithm, "seed": run.seed, "round": round, "accuracy": a, "nll": n, "seconds": round_(s)}
+            {
+                "algorithm": run.algorithm,
+                "seed": run.seed,
+                "round": number,
+                "accuracy": a,
+                "nll": n,
+                "seconds": round(s, 4),
+            }
         )
         for run in runs
-        for round, (a, n, s) in enumerate(zip(run.accuracy, run.nll, run.seconds, strict=True), start=1)
+        for number, (a, n, s) in enumerate(zip(run.accuracy, run.nll, run.seconds, strict=True), start=1)
     ]
     write(folder / "rounds.jsonl", "\n".join(lines) + "\n")
-
-
-def round_(seconds):
-    return round(float(seconds), 4)
 
 
 def write(path, text):

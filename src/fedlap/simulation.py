@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import time
+from collections import deque
 from typing import Any, NamedTuple
 
 import jax
@@ -170,19 +171,13 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
-    >>> hospitals = fedlap.Federation.from_arrays(clients=[(x[:20], y[:20]), (x[20:40], y[20:40])], test=(x[40:], y[40:]))
-    >>> history = fedlap.simulate(fedlap.FedLap(delta=0.1), hospitals, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
-    >>> bool(history.accuracy[-1] > 0.9)
-    True
+    >>> branches = [(x[:20], y[:20]), (x[20:40], y[20:40])]
+    >>> federation = fedlap.Federation.from_arrays(clients=branches, test=(x[40:], y[40:]))
+    >>> fedlap.simulate(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
+    History(FedLap(delta=1.0, rho=ByShare()), 5 rounds, accuracy ..., NLL ...)
     """
     run = Simulation.of(algorithm, federation, model, **options)
-    return run_to_end(run, rounds, checkpoint, resume)
-
-
-def run_to_end(run, rounds, checkpoint=None, resume=False) -> History:
-    for history in histories(run, rounds, checkpoint, resume):
-        pass
-    return history
+    return deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
 
 
 def histories(run, rounds, checkpoint=None, resume=False):

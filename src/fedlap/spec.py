@@ -1,10 +1,10 @@
 """Experiments as data: a TOML file, or the bundled one, as frozen dataclasses; every key is checked.
 
-    [federation]   dataset and the arguments of its function in fedlap.data
-    [model]        name and the arguments of its function in fedlap.models
-    [solver]       name and the arguments of its class in fedlap.solvers; [server_solver] likewise
-    [train]        rounds, seeds, participation, target_accuracy
-    [algorithms]   one table a method: the arguments of its class
+[federation]   dataset and the arguments of its function in fedlap.data
+[model]        name and the arguments of its function in fedlap.models
+[solver]       name and the arguments of its class in fedlap.solvers; [server_solver] likewise
+[train]        rounds, seeds, participation, target_accuracy
+[algorithms]   one table a method: the arguments of its class
 """
 
 import copy

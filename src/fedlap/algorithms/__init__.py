@@ -1,17 +1,17 @@
 """Every algorithm, one box of equations per file.
 
-| file              | added to ℓ_k in line 1                     | t      | line 2                  | contribution | line 3         |
-|-------------------|--------------------------------------------|--------|-------------------------|--------------|----------------|
-| `fedavg`          | nothing (mean loss)                        | none   | none                    | w_k, N_k     | average        |
-| `fedprox`         | ½α‖w−w_g‖² (mean loss)                     | none   | none                    | w_k, N_k     | average        |
-| `fedadmm`         | vᵀw + ½α‖w−w_g‖² (mean loss)               | v      | v + α(w_k−w_g)          | w_k + v/α    | mean           |
-| `feddyn`          | the same with α_k, + ½λ‖w‖²                | v      | v + α_k(w_k−w_g)        | w_k          | mean + history |
-| `bcm`             | ½δ‖w‖²                                     | (v, V) | p_k / p_0               | t            | p_0 Π t        |
-| `pvi`             | E_q[log t] + KL(q‖q_g)                     | (v, V) | t + ρ(q_k−q_g)          | t            | p_0 + Σ t      |
-| `fedlap`          | δvᵀw + ½δ‖w−w_g‖²                          | v      | v + ρ(w_k−w_g)          | v            | Σ v            |
-| `fedlap_cov`      | vᵀw − ½wᵀVw + ½‖w−w_g‖²_{S_g}              | (v, V) | t + ρ(q_k−q_g)          | t            | S_g⁻¹ Σ v      |
-| `fedlap_func`     | FedLap − Σ τℓ(ŷ,w) + ΣΣ τℓ(ŷ_g,w)          | (v, ŷ) | v + ρ(w_k−w_g), ŷ←f(w_k)| (v, ŷ)       | argmin         |
-| `fedlap_cov_func` | FedLap-Cov and the same two sums           | (v,V,ŷ)| both of the above       | (v, V, ŷ)    | argmin         |
+| file              | added to ℓ_k in line 1             | t       | line 2         | contribution | line 3         |
+|-------------------|------------------------------------|---------|----------------|--------------|----------------|
+| `fedavg`          | nothing (mean loss)                | none    | none           | w_k, N_k     | average        |
+| `fedprox`         | ½α‖w−w_g‖² (mean loss)             | none    | none           | w_k, N_k     | average        |
+| `fedadmm`         | vᵀw + ½α‖w−w_g‖² (mean loss)       | v       | v + α(w_k−w_g) | w_k + v/α    | mean           |
+| `feddyn`          | the same with α_k, + ½λ‖w‖²        | v       | v + α_k(w_k−w_g)| w_k         | mean + history |
+| `bcm`             | ½δ‖w‖²                             | (v, V)  | p_k / p_0      | t            | p_0 Π t        |
+| `pvi`             | E_q[log t] + KL(q‖q_g)             | (v, V)  | t + ρ(q_k−q_g) | t            | p_0 + Σ t      |
+| `fedlap`          | δvᵀw + ½δ‖w−w_g‖²                  | v       | v + ρ(w_k−w_g) | v            | Σ v            |
+| `fedlap_cov`      | vᵀw − ½wᵀVw + ½‖w−w_g‖²_{S_g}      | (v, V)  | t + ρ(q_k−q_g) | t            | S_g⁻¹ Σ v      |
+| `fedlap_func`     | FedLap − Σ τℓ(ŷ,w) + ΣΣ τℓ(ŷ_g,w)  | (v, ŷ)  | FedLap, ŷ←f(w_k)| (v, ŷ)      | argmin         |
+| `fedlap_cov_func` | FedLap-Cov and the same two sums   | (v,V,ŷ) | both of these  | (v, V, ŷ)    | argmin         |
 
 To add one: write its file and add its line to `ALGORITHMS`. The command line, the conformance tests and the
 documentation find it there.

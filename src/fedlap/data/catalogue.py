@@ -114,9 +114,7 @@ DATASETS: dict[str, Dataset] = {
         description="UCI Credit Approval: 652 complete records, 42 features, 2 classes",
         licence="CC BY 4.0",
         source="J. R. Quinlan (1987), doi:10.24432/C5FS30",
-        contents=(
-            Content("crx.data", 32218, "fff49bc186cbddb3ace7371d40d9fbbb3af4f126019c13ff3f562249b1454f4d"),
-        ),
+        contents=(Content("crx.data", 32218, "fff49bc186cbddb3ace7371d40d9fbbb3af4f126019c13ff3f562249b1454f4d"),),
     ),
     "mnist": Dataset(
         name="mnist",
@@ -162,9 +160,7 @@ DATASETS: dict[str, Dataset] = {
         licence="MIT",
         source="H. Xiao, K. Rasul, R. Vollgraf (2017), https://github.com/zalandoresearch/fashion-mnist",
         folder="fashion-mnist",
-        system_folders=(
-            "/usr/share/datasets/fashion-mnist",
-        ),  # Debian's dataset-fashion-mnist, compressed anew
+        system_folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist, compressed anew
         **_idx_files(
             (
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",

@@ -44,9 +44,7 @@ def _receive(item: Download, url: str, part: Path, progress: Progress | None) ->
         headers["Range"] = f"bytes={have}-"
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
         # A server may ignore the range and send the whole file, with status 200.
-        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(
-            f"bytes {have}-"
-        )
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         have = have if resumed else 0
         part.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "ab" if resumed else "wb") as file:
@@ -65,6 +63,4 @@ def _check(item: Download, part: Path) -> None:
         found = hashlib.file_digest(file, "md5").hexdigest()
     if size > item.size or found != item.md5:
         part.unlink()
-        raise DataError(
-            f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {found}; discarded"
-        )
+        raise DataError(f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {found}; discarded")

@@ -81,9 +81,7 @@ class Federation:
         Federation('arrays', 2 clients of 2 to 2 rows, inputs (2,), 2 classes, 2 test rows)
         """
         clients = list(clients)
-        names = validation.client_names(
-            default_names(len(clients)) if names is None else list(names), len(clients)
-        )
+        names = validation.client_names(default_names(len(clients)) if names is None else list(names), len(clients))
         pairs = [_pair(f"client {client!r}", pair) for client, pair in zip(names, clients, strict=True)]
         test_inputs, test_labels = _pair("the test set", test)
         for client, (inputs, _) in zip(names, pairs, strict=True):

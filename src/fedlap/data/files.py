@@ -28,9 +28,7 @@ def read_content(path: Path) -> bytes:
         if content.startswith(b"\xfd7zXZ\0"):
             return lzma.decompress(content)
     except _DAMAGE as error:
-        raise DataError(
-            f"{path}: damaged or truncated compressed data ({error}); expected a complete file"
-        ) from error
+        raise DataError(f"{path}: damaged or truncated compressed data ({error}); expected a complete file") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     return content
@@ -45,9 +43,7 @@ def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
                 if member.name.removeprefix("./") in names and member.isfile():
                     found[member.name.removeprefix("./")] = archive.extractfile(member).read()
     except _DAMAGE as error:
-        raise DataError(
-            f"{path}: damaged or truncated archive ({error}); expected a complete file"
-        ) from error
+        raise DataError(f"{path}: damaged or truncated archive ({error}); expected a complete file") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     for name in names:
@@ -72,8 +68,7 @@ def idx_array(content: bytes, where: object, dimensions: int) -> np.ndarray:
     if len(content) != start + size:
         problem = "truncated" if len(content) < start + size else "bytes after the end"
         raise DataError(
-            f"{where}: {problem}; expected {start + size} bytes for an array of shape {shape}, "
-            f"found {len(content)}"
+            f"{where}: {problem}; expected {start + size} bytes for an array of shape {shape}, found {len(content)}"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -82,8 +77,7 @@ def cifar_arrays(content: bytes, where: object) -> tuple[np.ndarray, np.ndarray]
     """Images [N, 32, 32, 3] and labels [N] in CIFAR-10's format: a label, then red, green and blue planes."""
     if len(content) == 0 or len(content) % _CIFAR_RECORD:
         raise DataError(
-            f"{where}: {len(content)} bytes; "
-            f"expected a whole number of records of {_CIFAR_RECORD} bytes, at least one"
+            f"{where}: {len(content)} bytes; expected a whole number of records of {_CIFAR_RECORD} bytes, at least one"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
     labels = records[:, 0]

@@ -13,9 +13,7 @@ from .validation import fraction_of_rows, generator, whole_number
 _EVENLY = homogeneous()
 
 Split = tuple[np.ndarray, np.ndarray]  # images of bytes, labels
-Scaling = Callable[
-    ..., list[np.ndarray]
-]  # scaling(the whole training set, *images) gives the images as inputs
+Scaling = Callable[..., list[np.ndarray]]  # scaling(the whole training set, *images) gives the images as inputs
 
 
 def mnist(
@@ -53,9 +51,7 @@ def fashion_mnist(
     Preset "paper" leaves pixels at 0 … 255, which the paper's numbers need; "standard" scales them to [0, 1].
     """
     scalings = {"paper": _raw, "standard": _unit}
-    return _federation(
-        "fashion_mnist", _idx_splits, scalings, clients, partition, fraction, preset, seed, data_dir
-    )
+    return _federation("fashion_mnist", _idx_splits, scalings, clients, partition, fraction, preset, seed, data_dir)
 
 
 def cifar10(
@@ -72,9 +68,7 @@ def cifar10(
     whole training set, whatever the fraction, so that runs of all seeds see the same scale.
     """
     scalings = {"paper": _unit, "standard": _standardised}
-    return _federation(
-        "cifar10", _cifar_splits, scalings, clients, partition, fraction, preset, seed, data_dir
-    )
+    return _federation("cifar10", _cifar_splits, scalings, clients, partition, fraction, preset, seed, data_dir)
 
 
 def _federation(

@@ -87,13 +87,9 @@ class label_rate:
         try:
             counts = tuple(tuple(row) for row in self.counts)
         except TypeError as error:
-            raise ConfigError(
-                f"label_rate: counts is {self.counts!r}; expected one row per client"
-            ) from error
+            raise ConfigError(f"label_rate: counts is {self.counts!r}; expected one row per client") from error
         if not counts or len({len(row) for row in counts}) != 1 or not counts[0]:
-            raise ConfigError(
-                "label_rate: expected one row of counts per client, with one count per class in each"
-            )
+            raise ConfigError("label_rate: expected one row of counts per client, with one count per class in each")
         for client, row in enumerate(counts):
             for label, count in enumerate(row):
                 whole_number(f"label_rate: the count of class {label} for client {client}", count, least=0)
@@ -104,16 +100,12 @@ class label_rate:
     def __call__(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Rows:
         """Hand out each class, shuffled, in the order of the clients."""
         if clients != len(self.counts):
-            raise ConfigError(
-                f"label_rate has counts for {len(self.counts)} clients; there are {clients} clients"
-            )
+            raise ConfigError(f"label_rate has counts for {len(self.counts)} clients; there are {clients} clients")
         parts = []
         for label, wanted in enumerate(zip(*self.counts, strict=True)):
             points = rng.permutation(np.flatnonzero(labels == label))
             if sum(wanted) > len(points):
-                raise ConfigError(
-                    f"label_rate asks for {sum(wanted)} points of class {label}; there are {len(points)}"
-                )
+                raise ConfigError(f"label_rate asks for {sum(wanted)} points of class {label}; there are {len(points)}")
             parts.append(np.split(points, np.cumsum(wanted))[:-1])
         return tuple(np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True))
 
@@ -138,9 +130,7 @@ class two_classes_per_client:
         _enough(labels, clients)
         members = _shuffled_classes(labels, rng)
         if len(members) < 2:
-            raise ConfigError(
-                "two_classes_per_client: all points are of one class; expected at least two classes"
-            )
+            raise ConfigError("two_classes_per_client: all points are of one class; expected at least two classes")
         cap = math.ceil(2 * clients / len(members))
         users = [[] for _ in members]
         for client in range(clients):
@@ -158,9 +148,7 @@ class two_classes_per_client:
                 rows[client].extend(used[place :: len(of_class)].tolist())
         for client, part in enumerate(rows):
             if not part:
-                raise ConfigError(
-                    f"two_classes_per_client: too few points, client {client} of {clients} gets none"
-                )
+                raise ConfigError(f"two_classes_per_client: too few points, client {client} of {clients} gets none")
         return tuple(np.sort(np.array(part)) for part in rows)
 
 
@@ -209,8 +197,6 @@ def _log_dirichlet(concentration: float, shape: tuple[int, ...], rng: np.random.
     In logarithms because with small concentrations all shares of a class may be too small for a double, while
     their ratios still decide who gets the class. Gamma(α) = Gamma(α + 1) · U^(1/α) in distribution.
     """
-    log_gamma = (
-        np.log(rng.standard_gamma(concentration + 1, shape)) - rng.standard_exponential(shape) / concentration
-    )
+    log_gamma = np.log(rng.standard_gamma(concentration + 1, shape)) - rng.standard_exponential(shape) / concentration
     top = log_gamma.max(axis=-1, keepdims=True)
     return log_gamma - top - np.log(np.exp(log_gamma - top).sum(axis=-1, keepdims=True))

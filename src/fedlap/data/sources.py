@@ -65,8 +65,7 @@ def verify(name: str, data_dir: Folder | None = None) -> list[tuple[str, str]]:
     """Each file of a data set, its path or its name if it is nowhere, with "ok" or what is wrong with it."""
     known = dataset(name)
     return [
-        (str(item.path or item.content.name), item.problem or "ok")
-        for item in _examine(known, places(known, data_dir))
+        (str(item.path or item.content.name), item.problem or "ok") for item in _examine(known, places(known, data_dir))
     ]
 
 
@@ -119,9 +118,7 @@ def _examine(known: Dataset, folders: Iterable[Path]) -> list[_Found]:
 
 
 def _locate(known: Dataset, content: Content, folders: Iterable[Path]) -> Path | None:
-    archives = [
-        item.file for item in known.downloads if known.archive_folder and content.name in item.contents
-    ]
+    archives = [item.file for item in known.downloads if known.archive_folder and content.name in item.contents]
     spellings = [content.name + suffix for suffix in ("", ".gz", ".xz")]
     for folder in folders:
         loose = [inner / name for inner in (folder, folder / known.archive_folder) for name in spellings]
@@ -151,11 +148,7 @@ def _compare(content: Content, path: Path, data: bytes) -> _Found:
 
 
 def _raise_first(known: Dataset, found: list[_Found]) -> None:
-    remedy = (
-        "install fedlap again"
-        if known.bundled
-        else f"delete the file, then run `fedlap data fetch {known.name}`"
-    )
+    remedy = "install fedlap again" if known.bundled else f"delete the file, then run `fedlap data fetch {known.name}`"
     for item in found:
         if item.problem:
             raise DataError(f"{item.path}: {item.problem}; {remedy}")
@@ -167,8 +160,7 @@ def _download(
     names = {content.name for content in wanted}
     if known.bundled:
         raise DataError(
-            f"{known.name}: {', '.join(sorted(names))} missing or damaged in the package; "
-            "install fedlap again"
+            f"{known.name}: {', '.join(sorted(names))} missing or damaged in the package; install fedlap again"
         )
     try:
         for item in known.downloads:

@@ -40,9 +40,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 def same_length(what: str, inputs: np.ndarray, labels: np.ndarray) -> None:
     """As many labels as rows."""
     if len(inputs) != len(labels):
-        raise DataError(
-            f"{what}: {len(inputs)} rows of inputs but {len(labels)} labels; expected as many of each"
-        )
+        raise DataError(f"{what}: {len(inputs)} rows of inputs but {len(labels)} labels; expected as many of each")
 
 
 def same_shape(what: str, inputs: np.ndarray, other: str, reference: np.ndarray) -> None:
@@ -76,9 +74,7 @@ def class_labels(labels: np.ndarray, classes: int, where: Where) -> np.ndarray:
         good = (labels == np.floor(labels)) & (labels >= 0) & (labels < classes)
     if not good.all():
         row = int(np.argmin(good))
-        raise DataError(
-            f"{where(row)}: label is {labels[row]}; expected a whole number from 0 to {classes - 1}"
-        )
+        raise DataError(f"{where(row)}: label is {labels[row]}; expected a whole number from 0 to {classes - 1}")
     return read_only(labels.astype(np.int32))
 
 
@@ -124,9 +120,7 @@ def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tupl
             )
         outside = (numbers < 0) | (numbers >= size)
         if outside.any():
-            raise DataError(
-                f"{what}: row number {numbers[outside][0]}; expected 0 to {size - 1}, the rows of the pool"
-            )
+            raise DataError(f"{what}: row number {numbers[outside][0]}; expected 0 to {size - 1}, the rows of the pool")
         unique, counts = np.unique(numbers, return_counts=True)
         taken = unique[(owner[unique] >= 0) | (counts > 1)]
         if len(taken):

@@ -41,9 +41,7 @@ def make_setup(task, method, federation, seed):
         mine=jnp.asarray(memory.mine),
         weights=jnp.asarray(memory.weights, real),
     )
-    pool = Pool(
-        jnp.asarray(federation.inputs, real), jnp.asarray(federation.labels), jnp.asarray(memory.inputs, real)
-    )
+    pool = Pool(jnp.asarray(federation.inputs, real), jnp.asarray(federation.labels), jnp.asarray(memory.inputs, real))
     return Setup(task, len(sizes), federation.classes, method, pool, shards, jax.random.key(seed))
 
 

@@ -8,12 +8,12 @@ A local solver has
 and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.
 """
 
-from .adam import Adam, Descent, adam, descent
-from .lbfgs import LBFGS, lbfgs
-from .newton import Newton, newton
+from .adam import adam, descent
+from .lbfgs import lbfgs
+from .newton import newton
 from .problem import Problem
 
 SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
 SERVER_SOLVERS = {"descent": descent, "lbfgs": lbfgs, "newton": newton}
 
-__all__ = ["LBFGS", "SERVER_SOLVERS", "SOLVERS", "Adam", "Descent", "Newton", "Problem", "adam", "descent", "lbfgs", "newton"]
+__all__ = ["SERVER_SOLVERS", "SOLVERS", "Problem", "adam", "descent", "lbfgs", "newton"]

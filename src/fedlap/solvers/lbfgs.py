@@ -27,9 +27,7 @@ class LBFGS(FullBatch):
         def step(carry):
             i, variable, state, _ = carry
             value, gradient = value_and_gradient(variable, state=state)
-            update, state = optimiser.update(
-                gradient, state, variable, value=value, grad=gradient, value_fn=function
-            )
+            update, state = optimiser.update(gradient, state, variable, value=value, grad=gradient, value_fn=function)
             return i + 1, optax.apply_updates(variable, update), state, optax.tree.norm(gradient, ord=jnp.inf)
 
         infinity = jnp.full_like(function(start), jnp.inf)
