@@ -94,7 +94,7 @@ def to_torch(params):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both")
@@ -120,7 +120,8 @@ def main():
         print(f"largest difference between the first gradients: {error:.0e} of the largest entry")
         contestants["PyTorch, eager, channels last, fused Adam"] = theirs
     seconds = interleave(contestants, arguments.repeats)
-    title = f"Zenke network with dropout, {arguments.images // BATCH * BATCH} images, {arguments.threads} threads"
+    whole = arguments.images // BATCH * BATCH
+    title = f"Zenke network with dropout, {whole} images, {arguments.threads} threads"
     show(title, seconds, list(contestants)[-1])
 
 

@@ -48,14 +48,13 @@ def torch_diagonal(params, inputs, threads):
     import torch
 
     torch.set_num_threads(threads)
-    weights, biases = ([torch.tensor(layer[name]) for layer in params if layer] for name in ("weight", "bias"))
+    layers = [layer for layer in params if layer]
+    weights, biases = ([torch.tensor(layer[name]) for layer in layers] for name in ("weight", "bias"))
     inputs = torch.tensor(inputs)
 
     @torch.no_grad()
     def work():
-        total = [
-            (torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in zip(weights, biases, strict=True)
-        ]
+        total = [tuple(map(torch.zeros_like, layer)) for layer in zip(weights, biases, strict=True)]
         for chunk in inputs.split(CHUNK):
             entering = [chunk]
             for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
@@ -75,7 +74,7 @@ def torch_diagonal(params, inputs, threads):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=6000)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")

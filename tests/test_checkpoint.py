@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import fedlap
 from conftest import federation, same_bits
 from fedlap import checkpoint
-from fedlap.simulation import histories, run_to_end
-from test_conformance import simulation
+from fedlap.simulation import histories
+from test_conformance import finish, simulation
 
 
 def run(**options):
@@ -30,12 +30,12 @@ def run(**options):
 def saved(tmp_path):
     """A checkpoint after two rounds, and where it is."""
     path = tmp_path / "deep" / "run.npz"
-    history = run_to_end(run(), 2, checkpoint=path)
+    history = finish(run(), 2, checkpoint=path)
     return path, history
 
 
 def resume(path, rounds=3, **options):
-    return run_to_end(run(**options), rounds, checkpoint=path, resume=True)
+    return finish(run(**options), rounds, checkpoint=path, resume=True)
 
 
 def rewrite(path, change):
@@ -89,7 +89,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, victim, monkeypa
         with pytest.raises(OSError, match="disk is full"):
             resume(path)
     assert path.read_bytes() == before
-    assert same_bits(resume(path).state, run_to_end(run(), 3).state)
+    assert same_bits(resume(path).state, finish(run(), 3).state)
 
 
 def test_the_new_file_is_on_disk_before_it_gets_its_name(saved, monkeypatch):
@@ -133,7 +133,7 @@ def test_a_killed_process_can_be_resumed(tmp_path):
         reached = len(file["table"])
     assert reached >= 5
     resumed = resume(path, rounds=reached + 2)
-    whole = run_to_end(run(), reached + 2)
+    whole = finish(run(), reached + 2)
     assert same_bits(resumed.state, whole.state)
     np.testing.assert_array_equal(resumed.nll, whole.nll)
 
@@ -163,7 +163,7 @@ DIFFERENT = {
 def test_the_checkpoint_of_another_run_is_refused_by_name(saved, key):
     path, _ = saved
     with pytest.raises(fedlap.DataError, match=rf"run\.npz: .*another run.* its {key} is ") as caught:
-        run_to_end(DIFFERENT[key](), 3, checkpoint=path, resume=True)
+        finish(DIFFERENT[key](), 3, checkpoint=path, resume=True)
     assert "this run's is" in str(caught.value)
 
 

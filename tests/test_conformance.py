@@ -14,7 +14,7 @@ import fedlap
 from conftest import THREE, Shape, federation, flat, same_bits
 from fedlap.algorithms import ALGORITHMS
 from fedlap.likelihood import Categorical
-from fedlap.simulation import run_to_end
+from fedlap.simulation import histories
 
 HYPER = {
     "fedavg": {},
@@ -66,6 +66,11 @@ def after(run, rounds):
     return state
 
 
+def finish(run, rounds, checkpoint=None, resume=False):
+    """The last history of a run."""
+    return list(histories(run, rounds, checkpoint, resume))[-1]
+
+
 def bits(tree):
     return [np.array(leaf) for leaf in jax.tree.leaves(tree)]
 
@@ -87,6 +92,12 @@ def test_it_is_a_frozen_value(name):
         if HYPER[name].get(field.name):
             assert algorithm != build(name, **{field.name: HYPER[name][field.name] * 2})
     assert type(algorithm).__subclasses__() == []
+
+
+def test_no_two_algorithms_look_alike_to_jit():
+    """A program is found again by the structure of its arguments, in which FedProx and FedADMM both are one number."""
+    structures = [jax.tree.structure(build(name)) for name in ALGORITHMS]
+    assert all(a != b for a, b in itertools.combinations(structures, 2))
 
 
 @everyone
@@ -238,11 +249,11 @@ def test_a_fraction_and_a_number_of_clients_are_the_same(name):
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "reset"])
 @everyone
 def test_a_run_resumed_is_the_run_never_stopped(name, keep, tmp_path):
-    whole = run_to_end(simulation(name, keep=keep, participation=2), 4)
+    whole = finish(simulation(name, keep=keep, participation=2), 4)
     path = tmp_path / "run.npz"
-    first = run_to_end(simulation(name, keep=keep, participation=2), 2, checkpoint=path)
+    first = finish(simulation(name, keep=keep, participation=2), 2, checkpoint=path)
     assert first.state.round == (1 if build(name).one_shot else 2)
-    resumed = run_to_end(simulation(name, keep=keep, participation=2), 4, checkpoint=path, resume=True)
+    resumed = finish(simulation(name, keep=keep, participation=2), 4, checkpoint=path, resume=True)
     assert same_bits(resumed.state, whole.state)
     for column in ("accuracy", "nll"):
         np.testing.assert_array_equal(getattr(resumed, column), getattr(whole, column))

@@ -1,5 +1,7 @@
 """Solvers: closed forms where there are some, NumPy's Adam, and what an objective's scale must not change."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,19 +103,17 @@ def test_newton_refuses_models_whose_hessian_would_not_fit():
         fedlap.newton().solve(lambda v: v @ v, Vector(jnp.zeros(5001)))
 
 
-def test_lbfgs_minimises():
-    function, minimiser = quadratic()
-    assert distance(fedlap.lbfgs(tolerance=1e-10).solve(function, ones()).flat, minimiser) < 1e-8
+def solving(function):
+    """A compiled `solve` that serves all numbers of a solver."""
+    return jax.jit(lambda solver, start: solver.solve(function, start))
+
+
+def test_lbfgs_minimises_to_its_tolerance_and_within_its_steps():
     function, minimiser = pooled_loss(1.0)
-    found = fedlap.lbfgs(tolerance=1e-10).solve(function, Vector(jnp.zeros((3, 2))))
-    assert distance(found.flat, minimiser) < 1e-8
-
-
-def test_lbfgs_stops_at_its_tolerance_and_at_its_steps():
-    function, minimiser = quadratic()
-    rough, fine = (fedlap.lbfgs(tolerance=tolerance).solve(function, ones()) for tolerance in (1e-1, 1e-9))
-    assert distance(fine.flat, minimiser) < 1e-8 < 1e-6 < distance(rough.flat, minimiser) < 1e-1
-    assert distance(fedlap.lbfgs(steps=2).solve(function, ones()).flat, minimiser) > 1e-2
+    solve, start = solving(function), Vector(jnp.zeros((3, 2)))
+    rough, fine = (distance(solve(fedlap.lbfgs(tolerance=t), start).flat, minimiser) for t in (1e-2, 1e-10))
+    assert fine < 1e-8 < 1e-6 < rough < 1e-1
+    assert distance(solve(fedlap.lbfgs(steps=1), start).flat, minimiser) > 1e-1
 
 
 def test_lbfgs_on_clients_is_newton_to_its_tolerance():
@@ -128,15 +128,16 @@ def test_lbfgs_on_clients_is_newton_to_its_tolerance():
 
 def test_descent_stops_early_and_near_the_minimiser():
     function, minimiser = pooled_loss(1.0)
-    start, optimum = Vector(jnp.zeros((3, 2))), Vector(jnp.asarray(minimiser.reshape(3, 2)))
+    solve, start = solving(function), Vector(jnp.zeros((3, 2)))
+    optimum = Vector(jnp.asarray(minimiser.reshape(3, 2)))
     gap = lambda v: float((function(v) - function(optimum)) / (function(start) - function(optimum)))
-    run = lambda **options: fedlap.descent(learning_rate=1e-2, **options).solve(function, start)
+    run = lambda **options: solve(fedlap.descent(learning_rate=1e-2, **options), start)
     found = run()
     assert 0 <= gap(found) < 1e-2
-    lengths = [steps for steps in range(100, 5000, 100) if np.array_equal(run(steps=steps).flat, found.flat)]
-    assert lengths and lengths[0] < 2000, "it did not stop before its last step"
-    assert gap(run(tolerance=1e-7)) < 1e-6
-    assert gap(run(steps=50)) > gap(found)
+    # All it ever does is done after a fifth of its steps, and not after a fiftieth.
+    assert np.array_equal(run(steps=1000).flat, found.flat)
+    assert gap(run(steps=100)) > gap(found)
+    assert gap(run(tolerance=1e-7)) < 1e-6 < gap(run(tolerance=0.3))
 
 
 def test_descent_takes_no_more_than_its_steps():
@@ -169,10 +170,10 @@ def numpy_adam(gradient, w, batches, learning_rate, clip=None, moments=None):
     return w, (m, s, t)
 
 
-def mean_gradient(drawn, rows):
+def mean_gradient(drawn, w, rows):
     """∇ of the mean loss over some rows of the pool."""
     data = oracle.labelled(drawn.inputs[rows], drawn.labels[rows], drawn.classes)
-    return lambda w: oracle.softmax.gradient(data, w) / data.n
+    return oracle.softmax.gradient(data, w) / data.n
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "reset"])
@@ -182,20 +183,19 @@ def test_adam_is_kingma_and_bas_on_the_planned_minibatches(keep, clip):
     drawn = federation(4, overlap=True)
     solver = fedlap.adam(epochs=1, batch=6, learning_rate=0.05, keep=keep, clip=clip)
     run = simulation("fedavg", drawn, keep=keep, solver=solver)
-    state, w_g, kept = run.init(), np.zeros(THREE.weights), [None] * 3
+    state, w_g, kept, lengths = run.init(), np.zeros(THREE.weights), [None] * 3, set()
     for round in range(2):
         plan, w = run.plan(round), []
         for k in range(3):
             batches = [rows[rows >= 0] for rows in plan.batches.rows[k][: plan.batches.steps[k]]]
-            gradient = lambda w, rows: mean_gradient(drawn, rows)(w)
-            found, moments = numpy_adam(gradient, w_g, batches, 0.05, clip, kept[k])
+            lengths |= {len(batch) for batch in batches}
+            found, moments = numpy_adam(partial(mean_gradient, drawn), w_g, batches, 0.05, clip, kept[k])
             w.append(found)
             kept[k] = moments if keep else None
         w_g = drawn.sizes @ np.stack(w) / drawn.sizes.sum()
         state = run.step(state)
         assert distance(flat(state.server.w), w_g) < 1e-11
-    sizes = [len(batch) for batch in batches]
-    assert min(sizes) < 6, "no batch is short; take another draw"
+    assert len(lengths) > 1, "no batch is short; take another draw"
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])

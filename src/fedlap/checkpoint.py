@@ -32,13 +32,7 @@ def load(path, like, description):
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no checkpoint to resume from")
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays["header"].tobytes())
-        table = arrays["table"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a readable checkpoint ({error})") from error
+    header, table, arrays = _read(path)
     for key, value in {"format": FORMAT, **description}.items():
         if header.get(key) != value:
             other = f"its {key} is {header.get(key)}, this run's is {value}"
@@ -51,7 +45,22 @@ def load(path, like, description):
             raise DataError(f"{path}: state{name} is {found}; expected {leaf.dtype} {leaf.shape}")
         leaves.append(jax.numpy.asarray(saved))
     state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    return state._replace(round=int(state.round)), table
+    state = state._replace(round=int(state.round))
+    if table.shape != (state.round, 3):
+        raise DataError(f"{path}: its table has shape {table.shape}; expected {(state.round, 3)}, a row a round")
+    return state, table
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header, table = json.loads(arrays["header"].tobytes()), arrays["table"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a readable checkpoint ({error})") from error
+    if not isinstance(header, dict):
+        raise DataError(f"{path}: not a checkpoint: it does not say of what")
+    return header, table, arrays
 
 
 def _named(state):

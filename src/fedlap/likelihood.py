@@ -33,10 +33,8 @@ class Categorical:
         u = √p + e_C takes √p to −e_C and so leaves the last column zero; the others are those of
         F = diag(√p) (I − uuᵀ/(1 + √p_C)).
         """
-        root, identity = (
-            jnp.sqrt(self.probabilities(outputs)),
-            jnp.eye(outputs.shape[-1], dtype=outputs.dtype),
-        )
+        root = jnp.sqrt(self.probabilities(outputs))
+        identity = jnp.eye(root.shape[-1], dtype=root.dtype)
         u = root + identity[-1]
         reflection = identity - u[:, :, None] * u[:, None, :] / u[:, -1:, None]
         return root[:, :, None] * reflection[:, :, :-1]
