@@ -149,16 +149,18 @@ def written_out(v, V, S, m):
     return lambda w: v.flat @ w - w @ V @ w / 2 + (w - m.flat) @ S @ (w - m.flat) / 2
 
 
+def derivatives(function, w, m):
+    """Its differences, its gradient and its Hessian, compiled together because single operations are slow to."""
+    of = lambda x, y: (function(x) - function(y), jax.grad(function)(x), jax.hessian(function)(x))
+    return jax.jit(of)(w.flat, m.flat)
+
+
 @pytest.mark.parametrize("structure", ["diagonal", "full"])
 def test_a_quadratic_has_the_derivatives_of_what_is_written(structure):
     (V, A), (S, B), v, m, w = precision(structure, 0), precision(structure, 1), vector(2), vector(3), vector(4)
     found, wanted = linear(v) - square(V) / 2 + square(S, around=m) / 2, written_out(v, A, B, m)
-    function = lambda x: found(w.like(x))
-    same(jax.grad(function)(w.flat), jax.grad(wanted)(w.flat))
-    same(jax.hessian(function)(w.flat), jax.hessian(wanted)(w.flat))
-    shift = lambda f: f(w.flat) - f(m.flat)
-    same(shift(function), shift(wanted))
-    same(jax.grad(jax.jit(function))(w.flat), jax.grad(wanted)(w.flat))
+    for a, b in zip(derivatives(lambda x: found(w.like(x)), w, m), derivatives(wanted, w, m), strict=True):
+        same(a, b)
 
 
 @pytest.mark.parametrize("around", [True, False])
@@ -169,15 +171,15 @@ def test_an_isotropic_quadratic_may_be_folded_into_its_minimiser(around):
     whole = 0.7 * linear(v) + 1.5 / 2 * square(**centre)
     wanted = lambda x: 0.7 * v.flat @ x + 1.5 / 2 * (x - zero.flat) @ (x - zero.flat)
     for found in (whole, fold(whole)):
-        function = lambda x: found(w.like(x))  # noqa: B023
-        same(jax.grad(function)(w.flat), jax.grad(wanted)(w.flat))
-        same(jax.hessian(function)(w.flat), 1.5 * np.eye(SIZE))
-    same(jax.grad(lambda x: fold(whole)(w.like(x)))((zero - 0.7 / 1.5 * v).flat), np.zeros(SIZE))
+        for a, b in zip(derivatives(lambda x: found(w.like(x)), w, m), derivatives(wanted, w, m), strict=True):  # noqa: B023
+            same(a, b)
+    lowest = zero - 0.7 / 1.5 * v
+    same(derivatives(lambda x: fold(whole)(w.like(x)), lowest, m)[1], np.zeros(SIZE))
 
 
 def test_quadratics_form_a_vector_space():
     (S, A), v, m, w = precision("full", 0), vector(1), vector(2), vector(3)
-    gradient = lambda q: jax.grad(lambda x: q(w.like(x)))(w.flat)
+    gradient = jax.jit(lambda q: jax.grad(lambda x: q(w.like(x)))(w.flat))
     a, b = square(S, around=m), linear(v)
     same(gradient(a), 2 * A @ (w.flat - m.flat))
     same(gradient(b), v.flat)

@@ -45,7 +45,6 @@ class Case(NamedTuple):
 
 CASES = [
     Case("fedavg"),
-    Case("fedavg", FOUR, "squared"),
     Case("fedprox", FOUR, drawn=("alpha",)),
     Case("fedadmm", drawn=("alpha",)),
     Case("fedadmm", FOUR, "squared", drawn=("alpha",)),
@@ -53,7 +52,6 @@ CASES = [
     Case("bcm", fixed={"covariance": "diagonal"}, drawn=("delta",)),
     Case("bcm", FOUR, "squared", fixed={"covariance": "full"}, drawn=("delta",)),
     Case("pvi", THREE, "squared", drawn=("delta", "rho")),
-    Case("pvi", FOUR, "squared", fixed={"rho": "evenly"}, drawn=("delta",)),
     Case("fedlap", drawn=("delta", "rho")),
     Case("fedlap", FOUR, fixed={"rho": "by_share"}, drawn=("delta",)),
     Case("fedlap", THREE, "squared", fixed={"rho": "evenly"}, drawn=("delta",)),

@@ -39,7 +39,7 @@ class GaussNewton:
         def term(rows, weights, key):
             return of(model, factor, params, inputs[rows], weights, key)
 
-        chunk = chunk_for(model, factor, params, inputs[:1], key)
+        chunk = lambda: chunk_for(model, factor, params, inputs[:1], key)
         return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
 
     def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
@@ -52,7 +52,7 @@ class GaussNewton:
             columns = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))(gradients)
             return jnp.einsum("n,ncp,ncq->pq", weights, columns, columns)
 
-        chunk = _example_chunk(model, factor, params, inputs[:1], key)
+        chunk = lambda: _example_chunk(model, factor, params, inputs[:1], key)
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
     def _factor(self, likelihood):
@@ -80,7 +80,7 @@ class ExactHessian:
         def term(rows, weights, key):
             return jax.hessian(loss)(flat, rows, weights)
 
-        chunk = HELD // flat.size
+        chunk = lambda: HELD // flat.size
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
 
@@ -141,7 +141,7 @@ def _sum(term, start, chunk, rows, weights, count, key):
     """start + Σ over chunks of term(rows, weights, key), in ⌈count / chunk⌉ steps."""
     if not len(rows):
         return start
-    chunk = min(max(chunk, 1), len(rows))
+    chunk = min(max(chunk(), 1), len(rows))
     missing = -len(rows) % chunk
     weights = jnp.where(jnp.arange(len(rows)) < count, weights, 0)
     rows, weights = jnp.pad(rows, (0, missing)), jnp.pad(weights, (0, missing))
