@@ -84,7 +84,7 @@ def advance(prepared, states, plans):
     drawn = np.array([plan.drawn for plan in plans])
     data = (*prepared.data.tree, Batches(rows.tree, steps.tree))
     axes = Axes((*prepared.data.axes, Batches(rows.axes, steps.axes)))
-    new = _compiled(prepared.static, axes, prepared.methods, states, data, np.float32(drawn))
+    new = _compiled(prepared.static, axes, prepared.methods, states, data, np.float64(drawn))
     return new._replace(round=states.round + 1)
 
 

@@ -24,6 +24,6 @@ def advance(setup, state, drawn, batches):
             )
         contributions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(c.contribution for c in clients))
         server = server_round(
-            *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float32(drawn)
+            *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float64(drawn)
         )
         return State(state.round + 1, server, server.w, tuple(clients))

@@ -35,7 +35,7 @@ def advance(setup, state, drawn, batches):
     clients = tuple(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
     server = _server(
-        *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float32(drawn)
+        *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float64(drawn)
     )
     return State(state.round + 1, server, server.w, clients)
 

@@ -16,7 +16,7 @@ def prepare(state, count):
 
 
 def advance(setup, state, drawn, batches):
-    new = _compiled(*setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float32(drawn), setup.key)
+    new = _compiled(*setup.static, setup.method, state, setup.pool, setup.shards, batches, np.float64(drawn), setup.key)
     return new._replace(round=state.round + 1)
 
 
