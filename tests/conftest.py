@@ -22,10 +22,18 @@ from fedlap.solvers.problem import FullBatch
 
 jax.config.update("jax_enable_x64", True)
 
-# Tests neither read nor fill the user's cache of compiled programs; processes they start share this one.
-COMPILED = tempfile.mkdtemp(prefix="fedlap-tests-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
-jax.config.update("jax_compilation_cache_dir", COMPILED)
+# Tests neither read nor fill the user's cache of compiled programs. The first process makes one, which its workers and
+# the processes that tests start inherit.
+FIRST = "FEDLAP_TEST_PROGRAMS" not in os.environ
+if FIRST:
+    os.environ["FEDLAP_TEST_PROGRAMS"] = tempfile.mkdtemp(prefix="fedlap-tests-")
+for option, value in {
+    "jax_compilation_cache_dir": os.environ["FEDLAP_TEST_PROGRAMS"],
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    jax.config.update(option, value)
+    os.environ[option.upper()] = str(value)
 
 settings.register_profile(
     "fedlap", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -34,7 +42,8 @@ settings.load_profile("fedlap")
 
 
 def pytest_unconfigure():
-    shutil.rmtree(COMPILED, ignore_errors=True)
+    if FIRST:
+        shutil.rmtree(os.environ.pop("FEDLAP_TEST_PROGRAMS"), ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 
 import fedlap
 from conftest import federation, same_bits
+from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
 from fedlap.layers import Activation, Dense, Dropout, Flatten
@@ -92,6 +93,35 @@ def test_the_seed_decides_everything_random():
     assert not same_bits(a.setup.pool.memory, b.setup.pool.memory)
     rounds = [plan.batches.rows for plan in plans[0]]
     assert not all(np.array_equal(rounds[0], other) for other in rounds[1:])
+
+
+def test_every_client_round_and_step_draws_its_own_noise():
+    run = simulation("pvi")
+    state = run.init()
+
+    @jax.jit
+    def noise(k, round, step):
+        shard = jax.tree.map(lambda leaf: leaf[k], run.setup.shards)
+        moment = parties.Moment(round, state.start, run.setup.key)
+        batches = parties.Batches(np.zeros((1, 6), np.int32), 1)
+        setup = run.setup
+        _, minimiser = parties.client(setup.task, setup.count, setup.pool, shard, moment, run.solver, (), batches)
+        return minimiser.minibatch(batches.rows[0], step).noise(2, state.start).tree[1]["weight"]
+
+    draws = [np.asarray(noise(*place)).tobytes() for place in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    assert len(set(draws)) == 4
+    assert np.asarray(noise(0, 0, 0)).tobytes() == draws[0]
+
+
+def test_the_first_round_starts_at_the_networks_init():
+    """With steps too small to move, FedAvg's average of its clients is where they began."""
+    still = fedlap.adam(epochs=1, batch=6, learning_rate=1e-9)
+    run = simulation("fedavg", model=MODELS["mlp"], solver=still)
+    state = run.init()
+    first = run.step(state)
+    assert np.abs(state.start.flat).max() > 0.1
+    np.testing.assert_allclose(first.server.w.flat, state.start.flat, atol=1e-8)
+    np.testing.assert_allclose(run.step(first).server.w.flat, first.server.w.flat, atol=1e-8)
 
 
 def test_the_engine_is_chosen_by_the_size_of_the_model():
