@@ -151,12 +151,15 @@ def argmin(energy, start, steps=200):
     A step is the shortest of the solutions of Hd = −g, so along directions where the function is constant (the
     softmax of W and of W + column are the same) the minimiser keeps the coordinates of the start.
     """
-    w = np.array(start, float)
+    w, steepest = np.array(start, float), 0.0
     for _ in range(steps):
         g = energy.gradient(w)
+        steepest = max(steepest, np.abs(g).max())
         eigenvalues, Q = np.linalg.eigh(energy.hessian(w))
-        keep = eigenvalues > 1e-11 * eigenvalues.max()
-        d = -Q[:, keep] @ ((Q[:, keep].T @ g) / eigenvalues[keep])
+        slopes = Q.T @ g
+        # Where outputs are saturated rounding errors look like curvature, and only the slope tells that there is none.
+        keep = (eigenvalues > 1e-13 * eigenvalues.max()) & (np.abs(slopes) > 4e-16 * steepest)
+        d = -Q[:, keep] @ (slopes[keep] / eigenvalues[keep])
         t, before = 1.0, energy.value(w)
         while energy.value(w + t * d) > before + 1e-4 * t * (g @ d) + 1e-14 * (1 + abs(before)) and t > 1e-9:
             t /= 2
