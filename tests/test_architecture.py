@@ -59,7 +59,9 @@ def test_layers_point_downwards():
 
 
 def test_importing_fedlap_brings_neither_flower_nor_a_plotting_library():
-    code = "import sys, fedlap; print([m for m in ('flwr', 'matplotlib', 'torch', 'ray', 'sklearn') if m in sys.modules])"
+    code = (
+        "import sys, fedlap; print([m for m in ('flwr', 'matplotlib', 'torch', 'ray', 'sklearn') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
 

@@ -37,7 +37,9 @@ def test_federations_of_different_sizes_are_padded_without_a_trace():
     options = {"rounds": 3, "server_solver": fedlap.newton()}
     together = fedlap.simulate_grid(algorithms, federations, fedlap.logistic(), seeds=[3, 4], **options)
     for i, seed in enumerate((3, 4)):
-        alone = fedlap.simulate(algorithms[1][0], federations[i], fedlap.logistic(), solver=solver, seed=seed, **options)
+        alone = fedlap.simulate(
+            algorithms[1][0], federations[i], fedlap.logistic(), solver=solver, seed=seed, **options
+        )
         np.testing.assert_allclose(together[1, seed].final.w, alone.final.w, rtol=1e-8, atol=1e-10)
 
 
