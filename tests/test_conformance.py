@@ -130,9 +130,8 @@ def test_what_comes_out_can_go_in_again(name):
 
 
 def numbers_of(name):
-    """The hyper-parameters that are numbers, hence values in the program and not a part of it."""
-    fields = dataclasses.fields(ALGORITHMS[name])
-    return [field.name for field in fields if not field.metadata["static"] and field.name in HYPER[name]]
+    """The hyper-parameters that are real numbers, hence values in the program and not a part of it."""
+    return [field for field, value in HYPER[name].items() if isinstance(value, float)]
 
 
 @everyone

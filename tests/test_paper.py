@@ -389,6 +389,22 @@ def test_own_memory_collapses_to_a_linear_function_of_the_outputs():
         np.testing.assert_array_equal(labels.mass[before : before + own.n], 0)
 
 
+@pytest.mark.parametrize("curvature", [fedlap.GaussNewton(), fedlap.ExactHessian()], ids=repr)
+def test_the_memorys_hessian_is_that_of_its_soft_labels(curvature):
+    """H^{M_k} is the Hessian of Σ τ_i ℓ(ŷ_i, w) at w = w_k, where ŷ_i = f(x_i; w_k): of networks too."""
+    network = fedlap.mlp(hidden=(3,), activation="tanh")
+    method = fedlap.FedLapCovFunc(delta=1.0, covariance="full")
+    run, (state,) = trajectory(method, federation(1), 0, model=network, curvature=curvature)
+    client, w = client_of(run, state, 0), state.start
+
+    @jax.jit
+    def both():
+        labels = client.own(client.soften(w))
+        return client.memory_hessian(w, "full").matrix, jax.hessian(lambda x: client.distil(w.like(x), labels))(w.flat)
+
+    assert_same(*both(), 1e-12)
+
+
 def client_of(run, state, k):
     """Client k of a run, outside any compiled program."""
     setup, plan = run.setup, run.plan(0)

@@ -79,6 +79,14 @@ def test_newton_stays_where_it_starts():
     assert distance(again.flat, first.flat) < 1e-14
 
 
+@pytest.mark.parametrize("start", [0.0, 10.0])
+def test_newton_does_not_stop_where_large_terms_cancel(start):
+    """A dual and a prox may be a thousand each and their sum nearly zero, whose rounding is that of the thousand."""
+    function = lambda v: (1e3 + jnp.log(jnp.cosh(v.tree - 3)).sum() + ((v.tree - 3) ** 2).sum() / 2) - 1e3
+    found = solving(function)(fedlap.newton(), Vector(jnp.full(4, start)))
+    np.testing.assert_allclose(found.tree, 3, rtol=1e-12)
+
+
 def test_newton_does_not_move_where_the_function_is_constant():
     """Softmax outputs are determined up to a constant, so without a regulariser the Hessian is singular."""
     function, _ = pooled_loss(0.0)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .algorithm import Client, Server
+from .curvature import GaussNewton
 from .memory import Memory, SoftLabels, weigh
 from .precision import Diagonal, Full, identity
 from .solvers import Problem
@@ -89,12 +90,12 @@ def client(task, count, pool, shard, moment, solver, state, batches):
             noise=_noise(step_key),
         )
 
-    def curvature(inputs, labels, rows, weights, n):
+    def curvature(kind, inputs, labels, rows, weights, n):
         def of(w, structure):
             arguments = (task.model, task.likelihood, w.tree, inputs, labels, rows, weights, n, key)
             if structure == "diagonal":
-                return Diagonal(Vector(task.curvature.diagonal(*arguments)))
-            return Full(task.curvature.full(*arguments))
+                return Diagonal(Vector(kind.diagonal(*arguments)))
+            return Full(kind.full(*arguments))
 
         return of
 
@@ -107,10 +108,11 @@ def client(task, count, pool, shard, moment, solver, state, batches):
         round=moment.round,
         start=moment.start,
         loss=_loss(task, pool, shard.rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
-        hessian=curvature(pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), real.sum()),
-        memory_hessian=curvature(
-            pool.memory, jnp.zeros(len(pool.memory), int), shard.mine, shard.weights, len(shard.mine)
+        hessian=curvature(
+            task.curvature, pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), real.sum()
         ),
+        # At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label.
+        memory_hessian=curvature(GaussNewton(), pool.memory, None, shard.mine, shard.weights, len(shard.mine)),
         soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[shard.mine])),
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),

@@ -37,9 +37,17 @@ class Newton(FullBatch):
             return -vectors @ jnp.where(flat, 0, (vectors.T @ g) / jnp.where(flat, 1, sizes))
 
         def backtrack(x, g, d):
-            before = value(x)
-            slack = 10 * rounding * jnp.abs(before)  # near the minimum a decrease is below what f can show
-            too_far = lambda t: ~(value(x + t * d) <= before + 1e-4 * t * (g @ d) + slack) & (t > 1e-10)
+            before, slope = value(x), g @ d
+
+            def too_far(t):
+                # Near the minimum a decrease is below what f can show, by more than f's own size tells when large
+                # terms cancel in it; the slope still shows it.
+                after, slope_after = jax.value_and_grad(lambda t: value(x + t * d))(t)
+                falls = after <= before + 1e-4 * t * slope + 10 * rounding * jnp.abs(before)
+                flattens = jnp.abs(slope_after) <= jnp.abs(slope) / 2
+                level = after <= before + jnp.sqrt(rounding) * (1 + jnp.abs(before))
+                return ~(falls | (flattens & level)) & (t > 1e-10)
+
             return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
 
         def unfinished(carry):
