@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(path, state, table, description):
@@ -26,8 +26,8 @@ def save(path, state, table, description):
     os.replace(unfinished, path)
 
 
-def load(path, like, description):
-    """The state and the table of metrics of a checkpoint of this very run; `like` gives the shapes."""
+def load(path, like, rows, description):
+    """The state and the table of metrics of a checkpoint of this very run; `like` and `rows` give the shapes."""
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no checkpoint to resume from")
@@ -45,8 +45,9 @@ def load(path, like, description):
         leaves.append(jax.numpy.asarray(saved))
     state = jax.tree.unflatten(jax.tree.structure(like), leaves)
     state = state._replace(round=int(state.round))
-    if table.shape != (state.round, 3):
-        raise DataError(f"{path}: its table has shape {table.shape}; expected {(state.round, 3)}, a row a round")
+    expected = (state.round, *rows.shape[1:])
+    if table.shape != expected:
+        raise DataError(f"{path}: its table has shape {table.shape}; expected {expected}, a row a round")
     return state, table
 
 

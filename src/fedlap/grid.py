@@ -10,8 +10,10 @@ from .errors import ConfigError
 from .simulation import History, Simulation
 
 
-def simulate_grid(settings, federations, model, *, rounds, seeds, **options):
+def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, **options):
     """Train every setting with every seed, all in one compiled program, and return {(setting, seed): history}.
+
+    The seconds of a history are those of the whole batch.
 
     Args:
         settings: (algorithm, solver) pairs that differ in their numbers only: one class each, one structure.
@@ -19,6 +21,7 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, **options):
         model: as in `simulate`; small models gain the most.
         rounds: how many communication rounds.
         seeds: the seeds.
+        watches: for each seed, further sets to evaluate on: {name: (inputs, labels)}.
         options: participation, likelihood, curvature and server_solver, as in `simulate`.
 
     >>> import numpy as np, fedlap
@@ -33,12 +36,15 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, **options):
     federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
     if len(federations) != len(seeds):
         raise ConfigError(f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all")
+    watches = watches or [{}] * len(seeds)
     runs = [
         [
-            Simulation.of(algorithm, federation, model, solver=solver, seed=seed, engine="vectorised", **options)
+            Simulation.of(
+                algorithm, federation, model, solver=solver, seed=seed, engine="vectorised", watch=watch, **options
+            )
             for algorithm, solver in settings
         ]
-        for federation, seed in zip(federations, seeds, strict=True)
+        for federation, seed, watch in zip(federations, seeds, watches, strict=True)
     ]
     _check_alike(runs)
     prepared, first = grid.prepare(runs), [of_seed[0] for of_seed in runs]
@@ -47,10 +53,10 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, **options):
         began = time.perf_counter()
         states = grid.advance(prepared, states, [run.plan(round) for run in first])
         metrics = grid.evaluate(prepared, states)
-        table.append([*metrics, np.full(metrics.shape[1:], time.perf_counter() - began)])
-    columns = np.moveaxis(np.array(table), 0, -1)  # [accuracy nll seconds, seeds, settings, rounds]
+        table.append([np.full(metrics.shape[1:], time.perf_counter() - began), *metrics])
+    table = np.array(table)  # [rounds, columns, seeds, settings]
     return {
-        (j, seed): History(runs[i][j], grid.one(states, i, j), *columns[:, i, j])
+        (j, seed): History.of(runs[i][j], grid.one(states, i, j), table[:, :, i, j])
         for i, seed in enumerate(seeds)
         for j in range(len(settings))
     }

@@ -43,6 +43,7 @@ class Simulation:
     setup: Setup
     engine: Any
     test: tuple
+    watch: dict[str, tuple]
 
     @classmethod
     def of(
@@ -58,6 +59,7 @@ class Simulation:
         curvature=None,
         server_solver=None,
         engine="auto",
+        watch=None,
     ):
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
         keep_compiled_programs()
@@ -70,9 +72,11 @@ class Simulation:
         inputs = jax.ShapeDtypeStruct((1, *setup.pool.inputs.shape[1:]), setup.pool.inputs.dtype)
         weights = jax.eval_shape(lambda key, x: task.model.init(key, x, federation.classes), setup.key, inputs)
         check_outputs(task.model, weights, inputs, federation.classes)
-        test = (jnp.asarray(federation.test_inputs, inputs.dtype), jnp.asarray(federation.test_labels))
+        on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
+        test = on_device(federation.test_inputs, federation.test_labels)
+        watch = {name: on_device(*data) for name, data in (watch or {}).items()}
         engine = choose(engine, Vector(weights).size)
-        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, engine, test)
+        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, engine, test, watch)
 
     def __repr__(self):
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
@@ -92,6 +96,11 @@ class Simulation:
 
     def evaluate(self, state: State) -> Metrics:
         return evaluate(self.setup.task, state.server.w, *self.test)
+
+    def look(self, state: State) -> list[float]:
+        """Accuracy and NLL on the test set, then on every watched set."""
+        found = [evaluate(self.setup.task, state.server.w, *data) for data in (self.test, *self.watch.values())]
+        return [float(number) for metrics in found for number in metrics]
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
@@ -127,6 +136,14 @@ class History:
     accuracy: np.ndarray  # of w_g on the test set, after each round
     nll: np.ndarray
     seconds: np.ndarray  # wall time of each round, evaluation included
+    watched: dict[str, Metrics]  # the same two on every set of `watch`
+
+    @classmethod
+    def of(cls, simulation, state, table):
+        """From a table with a row a round: seconds, then accuracy and NLL of the test set and of each watched set."""
+        seconds, accuracy, nll, *rest = table.T
+        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
+        return cls(simulation, state, accuracy, nll, seconds, watched)
 
     def __repr__(self):
         last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
@@ -167,6 +184,7 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
         curvature: `GaussNewton()` by default.
         server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
         engine: "auto", "vectorised", "sequential" or "loop".
+        watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
 
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)
@@ -187,22 +205,22 @@ def histories(run, rounds, checkpoint=None, resume=False):
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     rounds = 1 if run.algorithm.one_shot else rounds
-    state, table = run.init(), np.zeros((0, 3))
+    state, table = run.init(), np.zeros((0, 3 + 2 * len(run.watch)))
     description = run.describe() if checkpoint is not None else {}
     if resume:
-        state, table = checkpoints.load(checkpoint, state, description)
+        state, table = checkpoints.load(checkpoint, state, table, description)
         if len(table):
-            yield History(run, state, *table.T)
+            yield History.of(run, state, table)
     plan = run.plan(state.round)
     for _ in range(len(table), rounds):
         began = time.perf_counter()
         state = run.step(state, plan)
-        metrics = run.evaluate(state)
         plan = run.plan(state.round)  # drawn while the device is still at work
-        table = np.vstack([table, [*map(float, metrics), time.perf_counter() - began]])
+        metrics = run.look(state)
+        table = np.vstack([table, [time.perf_counter() - began, *metrics]])
         if checkpoint is not None:
             checkpoints.save(checkpoint, state, table, description)
-        yield History(run, state, *table.T)
+        yield History.of(run, state, table)
 
 
 def _check_participation(participation, count):

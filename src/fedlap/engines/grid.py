@@ -56,7 +56,7 @@ class Prepared(NamedTuple):
     static: tuple
     methods: object  # [settings, …]
     data: Stack  # pool, shards and keys
-    tests: Stack
+    tests: list[Stack]  # the test set and each watched one
     states: object  # [seeds, settings, …]
 
 
@@ -68,11 +68,12 @@ def prepare(runs):
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.init()._replace(round=()) for run in of_seed))
         for of_seed in runs
     ]
+    sets = [(run.test, *run.watch.values()) for run in first]
     return Prepared(
         first[0].setup.static,
         methods,
         stack([(run.setup.pool, run.setup.shards, run.setup.key) for run in first]),
-        stack([run.test for run in first]),
+        [stack([data[i] for data in sets]) for i in range(len(sets[0]))],
         stack_seeds(states)._replace(round=0),
     )
 
@@ -89,9 +90,9 @@ def advance(prepared, states, plans):
 
 
 def evaluate(prepared, states):
-    """Accuracy and NLL of every run, [2, seeds, settings]."""
-    task, axes = prepared.static[0], Axes(prepared.tests.axes)
-    return np.array(_evaluate(task, axes, states.server.w, prepared.tests.tree))
+    """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
+    found = [_evaluate(prepared.static[0], Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
+    return np.concatenate([np.array(metrics) for metrics in found])
 
 
 def one(states, seed, setting):
