@@ -13,9 +13,9 @@ from .precision import Diagonal, Full, identity
 from .solvers import Problem
 from .vector import Vector
 
-# Of a larger memory each step sees a sample of this many points, so that a hundred clients' memory costs a
-# step no more than a few times its own minibatch.
-MEMORY_BATCH = 128
+# Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
+# minibatch does. Every point's gradient is zero at w_g, and so is the sample's noise.
+MEMORY_BATCH = 32
 
 
 @dataclass(frozen=True)

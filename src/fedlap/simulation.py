@@ -198,8 +198,11 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
     return deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
 
 
-def histories(run, rounds, checkpoint=None, resume=False):
-    """The history so far after every round, for whoever wants to watch."""
+def histories(run, rounds, checkpoint=None, resume=False, every=0.0):
+    """The history so far after every round, for whoever wants to watch.
+
+    A checkpoint is written when `every` seconds have passed since the last one: after each round by default.
+    """
     if not (isinstance(rounds, int) and rounds > 0):
         raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
     if resume and checkpoint is None:
@@ -211,15 +214,16 @@ def histories(run, rounds, checkpoint=None, resume=False):
         state, table = checkpoints.load(checkpoint, state, table, description)
         if len(table):
             yield History.of(run, state, table)
-    plan = run.plan(state.round)
+    plan, saved = run.plan(state.round), time.monotonic()
     for _ in range(len(table), rounds):
         began = time.perf_counter()
         state = run.step(state, plan)
         plan = run.plan(state.round)  # drawn while the device is still at work
         metrics = run.look(state)
         table = np.vstack([table, [time.perf_counter() - began, *metrics]])
-        if checkpoint is not None:
+        if checkpoint is not None and time.monotonic() - saved >= every:
             checkpoints.save(checkpoint, state, table, description)
+            saved = time.monotonic()
         yield History.of(run, state, table)
 
 

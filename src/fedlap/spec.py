@@ -81,23 +81,64 @@ def bundled(name):
 
 def read(path=None, algorithms=(), overrides=()):
     """A spec from a file (or the bundled one), with only these algorithms, and with `key=value` overrides."""
-    if path is None:
-        name, table = "heart", tomllib.loads(bundled("heart"))
-    else:
-        path = Path(path)
-        name = path.stem
-        try:
-            table = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a TOML file ({error})") from error
+    name, table = ("heart", tomllib.loads(bundled("heart"))) if path is None else read_table(path)
     return resolve(name, table, algorithms, overrides)
+
+
+def read_table(path):
+    """The name and the contents of a TOML file."""
+    path = Path(path)
+    try:
+        return path.stem, tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error})") from error
 
 
 def resolve(name, table, algorithms=(), overrides=()):
     """Check a table of settings key by key and fill in the defaults."""
     table = copy.deepcopy(table)
+    check_sections(table)
+    for algorithm in algorithms:
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+    if algorithms:
+        table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
+    for text in overrides:
+        override(table, text)
+    algorithms = {key: _fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
+    federation = _defaults(LOADERS, table["federation"], "federation", "dataset")
+    return _made(name, federation, _train(table.get("train", {})), algorithms, table)
+
+
+def without_data(name, table):
+    """The spec of a study, whose data stay with its members: [model], [solver], [server_solver], one [algorithm]."""
+    arguments = _defaults(ALGORITHMS, table["algorithm"], "algorithm", "name")
+    return _made(name, {}, Train(), {arguments.pop("name"): arguments}, table)
+
+
+def _made(name, federation, train, algorithms, table):
+    """The spec, once everything in it has been made: each maker checks its own arguments."""
+    solver = {"name": "adam", **table.get("solver", {})}
+    server_solver = {"name": "descent", **table.get("server_solver", {})}
+    spec = Spec(
+        name=name,
+        federation=federation,
+        model=_defaults(MODELS, table["model"], "model", "name"),
+        solver=_defaults(SOLVERS, solver, "solver", "name"),
+        server_solver=_defaults(SERVER_SOLVERS, server_solver, "server_solver", "name"),
+        train=train,
+        algorithms=algorithms,
+    )
+    spec.make_model(), spec.make_solver(), spec.make_server_solver()
+    for algorithm in spec.algorithms:
+        spec.algorithm(algorithm)
+    return spec
+
+
+def check_sections(table):
+    """Every section is known and a table, the necessary ones are there, and so are the algorithms."""
     for section, value in table.items():
         if section not in SECTIONS:
             raise unknown("section", section, SECTIONS)
@@ -106,34 +147,13 @@ def resolve(name, table, algorithms=(), overrides=()):
     for section in ("federation", "model", "algorithms"):
         if section not in table:
             raise ConfigError(f"[{section}] is missing")
-    chosen = table["algorithms"]
-    for algorithm in (*chosen, *algorithms):
+    for algorithm in table["algorithms"]:
         if algorithm not in ALGORITHMS:
             raise unknown("algorithm", algorithm, ALGORITHMS)
-    if algorithms:
-        table["algorithms"] = {algorithm: chosen.get(algorithm, {}) for algorithm in algorithms}
-    for override in overrides:
-        _override(table, override)
-    spec = Spec(
-        name=name,
-        federation=_defaults(LOADERS, table["federation"], "federation", "dataset"),
-        model=_defaults(MODELS, table["model"], "model", "name"),
-        solver=_defaults(SOLVERS, {"name": "adam", **table.get("solver", {})}, "solver", "name"),
-        server_solver=_defaults(
-            SERVER_SOLVERS, {"name": "descent", **table.get("server_solver", {})}, "server_solver", "name"
-        ),
-        train=_train(table.get("train", {})),
-        algorithms={
-            key: _fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()
-        },
-    )
-    spec.make_model(), spec.make_solver(), spec.make_server_solver()
-    for algorithm in spec.algorithms:
-        spec.algorithm(algorithm)
-    return spec
 
 
-def _override(table, text):
+def override(table, text):
+    """Set `key=value` in a table of settings, wherever that key belongs."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:

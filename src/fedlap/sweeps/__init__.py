@@ -1,0 +1,7 @@
+"""Many runs of one experiment: a grid of settings and seeds, carried out once, resumed at any moment, and chosen from.
+
+cells.py     a spec with a [sweep] section, as the list of runs it stands for
+results.py   one JSON line a run
+carry.py     the runs that are missing, as one compiled batch or on all cores
+choose.py    which setting wins: the paper's way, and the honest one
+"""

@@ -1,0 +1,168 @@
+"""A sweep as data: a spec with one more section, and the cells it stands for.
+
+[sweep]
+validation = 0.2          of each client's rows, held out to choose a setting by; 0 if nothing is to be chosen
+search_seeds = [62]       seeds of the search; those of [train] if not given
+finals = "winners"        train on all rows "all" settings, or only the "winners" of the search
+watch_train = true        record accuracy and NLL on the training rows too
+
+[sweep.every]             axes of all algorithms, for example epochs = [1, 5, 10]
+[sweep.fedlap]            axes of one of them, for example delta = [1.0, 0.1]
+"""
+
+import copy
+import hashlib
+import inspect
+import itertools
+import json
+from dataclasses import dataclass
+
+from ..algorithms import ALGORITHMS
+from ..errors import ConfigError, unknown
+from ..solvers import SOLVERS
+from ..spec import Spec, Train, check_sections, override, read_table, resolve
+
+OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False}
+FINALS = ("all", "winners")
+EVERY = "every"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run: an algorithm with one setting and one seed, on all rows or with some of them held out."""
+
+    algorithm: str
+    setting: dict  # the swept keys and their values
+    seed: int
+    held_out: float
+    spec: Spec  # with this algorithm and this seed only
+
+    @property
+    def digest(self):
+        """What makes two cells the same: everything that can change a result, and not the name of a file."""
+        content = {**self.spec.as_dict(), "name": None, "held_out": self.held_out}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def cost(self):
+        """A number proportional to the steps of a run, to weigh what is left against what is done."""
+        return self.spec.train.rounds * self.spec.solver.get("epochs", 1)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All settings of all algorithms."""
+
+    name: str
+    table: dict  # the spec without its [sweep]
+    axes: dict[str, dict[str, list]]
+    validation: float
+    search_seeds: tuple[int, ...]
+    final_seeds: tuple[int, ...]
+    finals: str
+    watch_train: bool
+
+    @property
+    def algorithms(self):
+        return tuple(self.axes)
+
+    def settings(self, algorithm):
+        axes = self.axes[algorithm]
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+    def search(self):
+        """The cells to choose by, with validation rows held out."""
+        if self.validation == 0:
+            return []
+        return [
+            self.cell(algorithm, setting, seed, self.validation)
+            for algorithm in self.axes
+            for setting in self.settings(algorithm)
+            for seed in self.search_seeds
+        ]
+
+    def final(self, winners):
+        """The cells to report, trained on all rows: of every setting, or of each algorithm's winners."""
+        chosen = {name: self.settings(name) for name in self.axes} if self.finals == "all" else winners
+        return [
+            self.cell(algorithm, setting, seed, 0.0)
+            for algorithm, settings in chosen.items()
+            for setting in settings
+            for seed in self.final_seeds
+        ]
+
+    def cell(self, algorithm, setting, seed, held_out):
+        table = copy.deepcopy(self.table)
+        given = table["algorithms"][algorithm]
+        for key, value in setting.items():
+            (given if key in _keys(ALGORITHMS[algorithm]) else table.setdefault("solver", {}))[key] = value
+        table["algorithms"] = {algorithm: given}
+        table["train"] = {**table.get("train", {}), "seeds": [seed]}
+        return Cell(algorithm, setting, seed, held_out, resolve(self.name, table))
+
+
+def read(path, algorithms=(), overrides=()):
+    """A sweep from a file; only these algorithms of it, and with `key=value` overrides, as in `fedlap run`."""
+    name, table = read_table(path)
+    return make(name, table, algorithms, overrides)
+
+
+def make(name, table, algorithms=(), overrides=()):
+    """Check the sweep key by key; every cell is then checked as a spec of its own."""
+    table = copy.deepcopy(table)
+    sweep = table.pop("sweep", None)
+    if not isinstance(sweep, dict):
+        raise ConfigError("[sweep] is missing: which keys to vary, and over which values")
+    check_sections(table)
+    known = table["algorithms"]
+    for key in sweep:
+        if key not in (*OPTIONS, EVERY, *known):
+            raise unknown("key in [sweep]", key, (*OPTIONS, EVERY, *known))
+    for algorithm in algorithms:
+        if algorithm not in known:
+            raise unknown("algorithm of this sweep", algorithm, known)
+    for text in overrides:
+        override(table, text)
+    axes = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in algorithms or known}
+    for algorithm, mine in axes.items():
+        _check_axes(algorithm, mine, table)
+    seeds = tuple(table.get("train", {}).get("seeds", Train.seeds))
+    options = {key: sweep.get(key, default) for key, default in OPTIONS.items()}
+    search_seeds = tuple(options.pop("search_seeds") or seeds)
+    made = Sweep(name, table, axes, search_seeds=search_seeds, final_seeds=seeds, **options)
+    _check_options(made)
+    for algorithm in axes:
+        made.cell(algorithm, made.settings(algorithm)[0], seeds[0], 0.0)
+    return made
+
+
+def _check_options(sweep):
+    if not isinstance(sweep.validation, (int, float)) or not 0 <= sweep.validation < 1:
+        raise ConfigError(f"sweep.validation is {sweep.validation!r}; expected a fraction of at least 0 and below 1")
+    if sweep.finals not in FINALS:
+        raise unknown("sweep.finals", sweep.finals, FINALS)
+    if sweep.finals == "winners" and sweep.validation == 0:
+        raise ConfigError('sweep.finals is "winners" and sweep.validation is 0; expected rows to choose winners by')
+    if not sweep.final_seeds:
+        raise ConfigError("train.seeds is []; expected a list of whole numbers")
+
+
+def _check_axes(algorithm, axes, table):
+    for key, values in axes.items():
+        if key not in _keys(ALGORITHMS[algorithm]) and not _of_solver(key, table):
+            known = [*_keys(ALGORITHMS[algorithm]), *_keys(_solver(table))]
+            raise unknown(f"key in [sweep.{algorithm}]", key, known)
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
+
+
+def _solver(table):
+    return SOLVERS[table.get("solver", {}).get("name", "adam")]
+
+
+def _of_solver(key, table):
+    return key in _keys(_solver(table))
+
+
+def _keys(maker):
+    return list(inspect.signature(maker).parameters)

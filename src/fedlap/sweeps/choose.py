@@ -1,0 +1,65 @@
+"""Which setting wins: by the test set, as the paper did, or by rows held out of each client, as one should."""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from ..report import LAST
+
+PAPER, HONEST = "paper", "honest"  # the best test value of the grid; the best validation value
+
+
+class Chosen(NamedTuple):
+    """A setting that won, and what it was chosen by."""
+
+    setting: dict
+    score: float
+    settings: int  # how many there were to choose from
+
+
+def value(curve, round=None, last=LAST):
+    """Accuracy and NLL at a round: the mean over it and the two before, which evens out a single bad round."""
+    window = slice(max(0, round - last), round) if round is not None else slice(-last, None)
+    means = []
+    for numbers in (curve.accuracy, curve.nll):
+        mine = numbers[window]
+        means.append(np.nan if not mine or None in mine else float(np.mean(mine)))
+    return tuple(means)
+
+
+def choose(results, algorithm, way, finals):
+    """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
+
+    The honest way looks at validation curves only. The paper's way looks at the test curves: of runs on all rows where
+    every setting has them, otherwise of the search. Runs that diverged lose; ties go to the smaller NLL.
+    """
+    held_out = way == HONEST or finals == "winners"
+    on = "validation" if way == HONEST else "test"
+    scores = {}
+    for result in results:
+        if result.algorithm == algorithm and (result.held_out > 0) == held_out:
+            seeds = scores.setdefault(json.dumps(result.setting, sort_keys=True), [])
+            seeds.append((-np.inf, np.inf) if result.diverged else value(result.curves[on]))
+    if not scores:
+        return None
+    fullest = max(len(seeds) for seeds in scores.values())
+    ranked = {setting: np.mean(seeds, axis=0) for setting, seeds in scores.items() if len(seeds) == fullest}
+    best = max(ranked, key=lambda setting: (ranked[setting][0], -ranked[setting][1]))
+    return Chosen(json.loads(best), float(ranked[best][0]), len(ranked))
+
+
+def winners(results, sweep):
+    """Each algorithm's settings to train on all rows: the winner of both ways."""
+    found = {}
+    for algorithm in sweep.algorithms:
+        both = [choose(results, algorithm, way, sweep.finals) for way in (PAPER, HONEST)]
+        settings = [each.setting for each in both if each is not None]
+        found[algorithm] = [setting for i, setting in enumerate(settings) if setting not in settings[:i]]
+    return found
+
+
+def finals(results, algorithm, setting):
+    """The runs on all rows of one setting, by seed."""
+    mine = [r for r in results if r.algorithm == algorithm and r.held_out == 0 and r.setting == setting]
+    return sorted(mine, key=lambda result: result.seed)

@@ -1,0 +1,235 @@
+"""Sweeps: every cell once, whatever happens; what diverges is recorded; the two ways of choosing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedlap
+from fedlap.errors import ConfigError, DataError
+from fedlap.sweeps import cells, choose, results
+from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
+from fedlap.sweeps.display import Estimate
+
+TABLE = {
+    "federation": {"dataset": "heart"},
+    "model": {"name": "logistic"},
+    "train": {"rounds": 3, "seeds": [1, 2]},
+    "solver": {"name": "adam", "batch": 32},
+    "algorithms": {"fedavg": {}, "fedlap": {"rho": "evenly"}},
+    "sweep": {
+        "validation": 0.25,
+        "every": {"epochs": [1, 2]},
+        "fedlap": {"delta": [0.1, 1.0], "learning_rate": [1e-2]},
+    },
+}
+NETWORK = {**TABLE, "model": {"name": "mlp", "hidden": [800]}}  # 12,802 weights: too many for a compiled batch
+
+
+def make(table=TABLE, **sweep):
+    return cells.make("tiny", {**table, "sweep": {**table["sweep"], **sweep}})
+
+
+def run(sweep, path, **options):
+    events = list(carry_out(sweep, path, **options))
+    return events, [result for event in events if isinstance(event, Finished) for result in event.results]
+
+
+def test_a_grid_is_the_product_of_its_axes():
+    sweep = make()
+    assert sweep.settings("fedavg") == [{"epochs": 1}, {"epochs": 2}]
+    assert sweep.settings("fedlap")[0] == {"epochs": 1, "delta": 0.1, "learning_rate": 1e-2}
+    assert len(sweep.search()) == len(sweep.final({})) == 2 * (2 + 4)
+    cell = sweep.search()[-1]
+    assert cell.spec.algorithms == {"fedlap": {"delta": 1.0, "rho": "evenly"}}
+    assert (cell.spec.solver["epochs"], cell.spec.solver["learning_rate"], cell.spec.train.seeds) == (2, 1e-2, (2,))
+
+
+def test_a_digest_changes_with_whatever_changes_a_result():
+    first = make().search()[0]
+    table = {**TABLE, "model": {"name": "logistic", "bias": True}}
+    others = [replace(first, held_out=0.0), make().search()[1], make().search()[2], make(table).search()[0]]
+    assert len({first.digest, *(cell.digest for cell in others)}) == 5
+    assert cells.make("another name", TABLE).search()[0].digest == first.digest
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep") / "tiny.jsonl"
+    events, done = run(make(), path)
+    return path, events, done
+
+
+def test_a_batch_gives_what_single_runs_give(finished):
+    _, events, done = finished
+    assert [event.workers for event in events if isinstance(event, Planned)] == [0, 0]
+    result = next(r for r in done if r.setting.get("delta") == 1.0 and r.held_out and r.seed == 2)
+    assert result.batch == 4  # two deltas, two seeds
+    whole = fedlap.data.heart()
+    history = fedlap.simulate(
+        fedlap.FedLap(delta=1.0, rho=fedlap.evenly),
+        whole.hold_out(0.25, seed=2),
+        fedlap.logistic(),
+        solver=fedlap.adam(epochs=result.setting["epochs"], batch=32, learning_rate=1e-2),
+        rounds=3,
+        seed=2,
+        watch={"test": (whole.test_inputs, whole.test_labels)},
+    )
+    np.testing.assert_allclose(result.curves["validation"].nll, history.nll, atol=1e-4)
+    np.testing.assert_allclose(result.curves["test"].nll, history.watched["test"].nll, atol=1e-4)
+    np.testing.assert_allclose(result.curves["test"].accuracy, history.watched["test"].accuracy, atol=1e-4)
+
+
+def test_a_line_says_how_it_came_about(finished):
+    path, _, done = finished
+    assert results.load(path) == {result.cell: result for result in done}
+    line = json.loads(path.read_text().splitlines()[0])
+    assert line["fedlap"] == fedlap.__version__ and line["seconds"] > 0
+    again = fedlap.spec.resolve(line["spec"].pop("name"), line["spec"])
+    cell = replace(make().search()[0], spec=again, seed=line["seed"], held_out=line["held_out"])
+    assert cell.digest == line["cell"]
+
+
+def test_nothing_runs_twice(finished, tmp_path):
+    path, _, done = finished
+    events, again = run(make(), path)
+    assert again == [] and [event.done for event in events if isinstance(event, Planned)] == [12, 12]
+    partly = tmp_path / "partly.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    partly.write_text("".join(lines[::3]) + lines[1][:50])  # and a line that a crash left unfinished
+    _, rest = run(make(), partly)
+    assert len(rest) == len(done) - len(lines[::3])
+    assert results.load(partly).keys() == results.load(path).keys()
+    curves = {result.cell: result.curves for result in done}
+    for result in rest:  # a batch of other neighbours adds up in another order
+        np.testing.assert_allclose(result.curves["test"].nll, curves[result.cell]["test"].nll, atol=1e-4)
+
+
+def test_a_sweep_goes_on_after_a_kill(tmp_path):
+    """A real process with two workers, killed by force when its first line is there."""
+    spec, path = tmp_path / "tiny.toml", tmp_path / "tiny.jsonl"
+    spec.write_text(
+        '[federation]\ndataset = "heart"\n[model]\nname = "mlp"\nhidden = [800]\n[train]\nrounds = 2\nseeds = [1]\n'
+        "[solver]\nbatch = 64\n[algorithms]\nfedavg = {}\n"
+        '[sweep]\nfinals = "winners"\n[sweep.every]\nepochs = [1]\nlearning_rate = [1e-4, 1e-3, 3e-3, 1e-2]\n'
+    )
+    command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not (path.exists() and b"\n" in path.read_bytes()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = path.read_bytes()
+    kept = before[: before.rfind(b"\n") + 1]
+    sweep = cells.read(spec)
+    events, _ = run(sweep, path, jobs=1)
+    assert path.read_bytes().startswith(kept)
+    lines = [json.loads(line)["cell"] for line in path.read_text().splitlines()]
+    assert len(lines) == len(set(lines)) and set(lines) >= {cell.digest for cell in sweep.search()}
+    assert [event.workers for event in events if isinstance(event, Planned)][-1] == 1
+    assert any(isinstance(event, Advanced) for event in events)
+    finals = [result for result in results.load(path).values() if result.held_out == 0]
+    assert 1 <= len(finals) <= 2  # the winner of each way, no other setting
+    assert not list(tmp_path.glob("*.checkpoints"))
+
+
+@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "process"])
+def test_what_diverges_is_recorded(tmp_path, table):
+    table = {**table, "algorithms": {"fedavg": {}}, "train": {"rounds": 3, "seeds": [1]}}
+    del (sweep := dict(table["sweep"]))["fedlap"]
+    sweep["every"] = {"epochs": [1], "learning_rate": [1e-3, 1e308]}
+    made = cells.make("tiny", {**table, "sweep": sweep})
+    _, done = run(made, tmp_path / "x.jsonl", jobs=1)
+    assert {result.setting["learning_rate"]: result.diverged for result in done} == {1e-3: False, 1e308: True}
+    lost = next(result for result in done if result.diverged)
+    assert None in lost.curves["test"].nll
+    assert len(results.load(tmp_path / "x.jsonl")) == 4
+    for way in (choose.PAPER, choose.HONEST):
+        assert choose.choose(done, "fedavg", way, "all").setting["learning_rate"] == 1e-3
+
+
+def result(setting, seed, held_out, test, validation=None, diverged=False):
+    curve = lambda accuracy: results.Curve([accuracy] * 3, [1 - accuracy] * 3)
+    curves = {"test": curve(test)} | ({"validation": curve(validation)} if validation is not None else {})
+    return results.Result("", "fedlap", setting, seed, held_out, diverged, 1.0, 1, "", {}, curves)
+
+
+def test_each_way_of_choosing_looks_at_its_own_numbers():
+    a, b, c = {"delta": 1.0}, {"delta": 2.0}, {"delta": 3.0}
+    searched = [result(a, 1, 0.2, test=0.6, validation=0.9), result(b, 1, 0.2, test=0.8, validation=0.5)]
+    trained = [result(a, 1, 0, test=0.9), result(b, 1, 0, test=0.7), result(c, 1, 0, test=1.0, diverged=True)]
+    way = lambda way, finals: choose.choose(searched + trained, "fedlap", way, finals).setting
+    assert way(choose.HONEST, "all") == way(choose.HONEST, "winners") == a
+    assert way(choose.PAPER, "all") == a  # of the runs on all rows
+    assert way(choose.PAPER, "winners") == b  # of the search
+    assert choose.choose([], "fedlap", choose.PAPER, "all") is None
+    # A setting with fewer seeds has not finished, and is no candidate yet.
+    more = [*trained, result(b, 2, 0, test=0.7)]
+    assert choose.choose(more, "fedlap", choose.PAPER, "all").setting == b
+
+
+def test_the_value_at_a_round_is_the_mean_of_three():
+    curve = results.Curve([0.0, 0.3, 0.6, 0.9], [4.0, 3.0, 2.0, 1.0])
+    assert choose.value(curve, 3) == pytest.approx((0.3, 3.0))
+    assert choose.value(curve) == pytest.approx((0.6, 2.0))
+    assert choose.value(curve, 1) == pytest.approx((0.0, 4.0))
+    assert np.isnan(choose.value(results.Curve([0.5, None], [1.0, None]))).all()
+
+
+def test_an_estimate_weighs_algorithms_by_what_they_took():
+    searched = make().search()
+    estimate = Estimate(searched, workers=2)
+    assert estimate.seconds is None
+    quick = [cell for cell in searched if cell.algorithm == "fedavg"]
+    slow = [cell for cell in searched if cell.algorithm == "fedlap"]
+    finish = lambda cell, seconds: estimate.finish([results.Result.of(cell, {}, seconds)])
+    for cell in quick:
+        finish(cell, 1.0 * cell.cost)
+    assert estimate.seconds == pytest.approx(sum(cell.cost for cell in slow) / 2)
+    finish(slow[0], 10.0 * slow[0].cost)
+    assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[1:]) / 2)
+
+
+def test_one_writer_a_file(tmp_path):
+    with results.writer(tmp_path / "x.jsonl"), pytest.raises(DataError, match="another sweep is writing"):
+        with results.writer(tmp_path / "x.jsonl"):
+            pass
+
+
+def test_a_damaged_line_is_named(finished, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(finished[0].read_text().splitlines(keepends=True)[0] + '{"cell": 1}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl, line 2: not a result"):
+        results.load(path)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ({"validation": 1.5}, "sweep.validation is 1.5"),
+        ({"finals": "best"}, "sweep.finals 'best'"),
+        ({"finals": "winners", "validation": 0}, "expected rows to choose winners by"),
+        ({"fedprox": {"alpha": [1.0]}}, "fedprox"),
+        ({"fedlap": {"dleta": [1.0]}}, "dleta.*delta"),
+        ({"fedlap": {"delta": 1.0}}, r"sweep.fedlap.delta is 1.0; expected a list"),
+        ({"fedlap": {"delta": []}}, "expected a list"),
+    ],
+)
+def test_a_wrong_sweep_is_refused(sweep, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**sweep)
+
+
+def test_a_spec_without_a_sweep_is_refused():
+    with pytest.raises(ConfigError, match=r"\[sweep\] is missing"):
+        cells.make("tiny", {key: value for key, value in TABLE.items() if key != "sweep"})
