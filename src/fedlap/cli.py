@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Federated learning where ADMM meets Bayes.", no_args_is_help=True, add_completion=False)
+from . import network_cli, paper_cli, study_cli
+
+app = typer.Typer(
+    help="Federated learning where ADMM meets Bayes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a local variable may be a secret, or a patient
+)
 data_app = typer.Typer(help="The data sets: which there are, fetch them, verify them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(study_cli.study_app, name="study")
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
+DataDir = paper_cli.DataDir
 
 
 @app.command()
@@ -54,6 +62,14 @@ def run(
     experiment.write(folder / "table.md", markdown(rows, train.target_accuracy))
     curves(runs, f"{wanted.name}: mean and spread over {len(train.seeds)} seeds", folder / "curves.png")
     display.table(rows, train.target_accuracy)
+
+
+for command in (paper_cli.sweep, paper_cli.reproduce, paper_cli.table, paper_cli.figure):
+    app.command()(command)
+for command in (network_cli.server, network_cli.node, study_cli.predict):
+    app.command()(command)
+for command in (network_cli.run, network_cli.demo):
+    study_cli.study_app.command()(command)
 
 
 @app.command()
@@ -132,5 +148,5 @@ def main():
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.secho("interrupted; fedlap run --resume FOLDER goes on from the last finished round", err=True)
+        typer.secho("interrupted; the same sweep, or fedlap run --resume FOLDER, goes on where this stopped", err=True)
         sys.exit(130)

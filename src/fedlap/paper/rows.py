@@ -1,0 +1,102 @@
+"""The rows of the paper's tables: a sweep each, its results, and the numbers the paper printed."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import ConfigError, unknown
+from ..sweeps import cells, choose, results
+
+ALGORITHMS = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "feddyn": "FedDyn",
+    "fedlap": "FedLap",
+    "fedlap_cov": "FedLap-Cov",
+    "fedlap_func": "FedLap-Func",
+}
+PUBLISHED = "published.toml"
+STANDARD = "standard-"  # the same row as a user would run it: scaled inputs, ReLU
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The folder paper/, and where the results are."""
+
+    folder: Path
+    fresh: Path | None = None  # a file of new results, to be reported in place of the committed ones
+    chosen_anew: bool = False  # and its settings chosen by them too
+
+    @classmethod
+    def find(cls, folder=None):
+        """In the folder named, or here, or in the repository this package is installed from."""
+        places = [Path(folder)] if folder else [Path("paper"), Path(__file__).parents[3] / "paper"]
+        for place in places:
+            if (place / PUBLISHED).exists():
+                return cls(place)
+        raise ConfigError(
+            f"{places[0]}: no {PUBLISHED} there; run this in a clone of the repository, or name its folder with --paper"
+        )
+
+    @cached_property
+    def published(self):
+        return tomllib.loads((self.folder / PUBLISHED).read_text())
+
+    @property
+    def names(self):
+        """The rows that can be run."""
+        return sorted(path.stem for path in self.folder.glob("*.toml") if path.name != PUBLISHED)
+
+    def row(self, name):
+        if name not in self.names:
+            raise unknown("row", name, self.names)
+        known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name, "minutes": None})
+        committed = self.folder / "results" / f"{name}.jsonl"
+        reported = self.fresh or committed
+        file = reported if self.chosen_anew else committed
+        return Row(name, known["title"], known["minutes"], self.folder / f"{name}.toml", file, reported)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A data set divided in one way."""
+
+    name: str
+    title: str
+    minutes: float | None  # the paper's time for one run
+    spec: Path
+    file: Path  # results to choose settings by
+    reported: Path  # results to report: the same, unless these settings were run anew
+
+    @cached_property
+    def sweep(self):
+        return cells.read(self.spec)
+
+    @cached_property
+    def found(self):
+        return self._of_sweep(self.file)
+
+    @cached_property
+    def fresh(self):
+        return self.found if self.reported == self.file else self._of_sweep(self.reported)
+
+    def _of_sweep(self, file):
+        """The results of this sweep as it stands now; those of settings it no longer has do not count."""
+        settings = {name: self.sweep.settings(name) for name in self.sweep.algorithms}
+        return [each for each in results.load(file).values() if each.setting in settings.get(each.algorithm, [])]
+
+    def chosen(self, algorithm, way):
+        if algorithm not in self.sweep.algorithms:
+            return None
+        return choose.choose(self.found, algorithm, way, self.sweep.finals)
+
+    def runs(self, algorithm, way):
+        """The runs to report, one a seed, of the setting that won in this way."""
+        chosen = self.chosen(algorithm, way)
+        return [] if chosen is None else choose.finals(self.fresh, algorithm, chosen.setting)
+
+    @property
+    def winners(self):
+        """The settings that won in either way, by algorithm."""
+        return choose.winners(self.found, self.sweep)

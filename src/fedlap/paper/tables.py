@@ -1,0 +1,135 @@
+"""Tables 1 to 5: what each entry measures, ours in two ways of choosing, and the printed number."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import unknown
+from ..report import LAST
+from ..sweeps.choose import HONEST, PAPER, value
+from .rows import ALGORITHMS, STANDARD, Row
+
+WAYS = (PAPER, HONEST)
+
+
+def mean_accuracy(curve, round):
+    """Per cent, the mean over the three rounds up to this one."""
+    return 100 * value(curve, int(round))[0]
+
+
+def maximum_accuracy(curve, round):
+    """Per cent, the best of the three rounds up to this one."""
+    window = curve.accuracy[: int(round)][-LAST:]
+    return np.nan if not window or None in window else 100 * max(window)
+
+
+def rounds_to_accuracy(curve, target):
+    """The first round at or above this many per cent."""
+    reached = [i for i, a in enumerate(curve.accuracy, start=1) if a is not None and 100 * a >= float(target)]
+    return reached[0] if reached else np.nan
+
+
+def nll(curve, round):
+    """The mean over the three rounds up to this one."""
+    return value(curve, int(round))[1]
+
+
+class Kind(NamedTuple):
+    title: str
+    head: str  # of the column of rounds or accuracies
+    measure: object
+    digits: int
+    point: float  # a difference that is small whatever the spread: one accuracy point
+
+
+KINDS = {
+    "1": Kind("Average accuracy (%)", "round", mean_accuracy, 1, 1.0),
+    "2": Kind("Maximum accuracy (%)", "round", maximum_accuracy, 1, 1.0),
+    "3": Kind("Rounds to an accuracy", "accuracy (%)", rounds_to_accuracy, 0, 0.0),
+    "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
+    "5": Kind("Negative log-likelihood", "round", nll, 3, 0.0),
+    "two-points": Kind(
+        "FedLap-Func with two memory points per class and client, accuracy (%)", "round", mean_accuracy, 1, 1.0
+    ),
+    "standard": Kind("Standard inputs and activations, accuracy (%)", "round", mean_accuracy, 1, 1.0),
+}
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation over the seeds that ran."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table."""
+
+    row: Row
+    key: str  # the round, or the accuracy
+    algorithm: str
+    published: tuple[float, float] | None
+    ours: dict[str, Spread | None]  # by the way of choosing
+
+    def difference(self, way):
+        ours = self.ours[way]
+        return None if ours is None or self.published is None else ours.mean - self.published[0]
+
+    def verdict(self, way, point):
+        """ "within" two published deviations, "near" if within a point, else "above" or "below"."""
+        difference = self.difference(way)
+        if difference is None:
+            return None
+        # Printed numbers are rounded, so a deviation printed as 0.0 may be anything up to half a digit.
+        if abs(difference) <= 2 * self.published[1]:
+            return "within"
+        if abs(difference) <= point:
+            return "near"
+        return "above" if difference > 0 else "below"
+
+
+def entries(paper, number, row=None):
+    """All entries of one table, in the paper's order; of one row if it is named."""
+    if number not in KINDS:
+        raise unknown("table", number, KINDS)
+    measure, found = KINDS[number].measure, []
+    for name, lines in _printed(paper, number).items():
+        if row is not None and name != row:
+            continue
+        of = paper.row(name)
+        for key, printed in lines.items():
+            for algorithm in ALGORITHMS:
+                ours = {way: spread(of.runs(algorithm, way), measure, key) for way in WAYS}
+                found.append(Entry(of, key, algorithm, printed.get(algorithm), ours))
+    return found
+
+
+def tables_of(paper, row):
+    """The tables in which a row stands."""
+    return [number for number in KINDS if row in _printed(paper, number)]
+
+
+def _printed(paper, number):
+    """{row: {round: {algorithm: [mean, deviation]}}}; nothing was printed for the standard inputs."""
+    if number == "two-points":
+        return {
+            f"{name}-two-points": {key: {"fedlap_func": number} for key, number in of["mean"].items()}
+            for name, of in paper.published[number].items()
+        }
+    if number == "standard":
+        rounds = {**paper.published["table1"], **paper.published["table4"]}
+        names = [name for name in rounds if STANDARD + name in paper.names]
+        return {STANDARD + name: {key: {} for key in rounds[name]} for name in names}
+    return paper.published[f"table{number}"]
+
+
+def spread(runs, measure, key):
+    """None if nothing ran, or a run never came so far (rounds to an accuracy that one seed did not reach)."""
+    values = [measure(run.curves["test"], key) for run in runs]
+    too_short = any(len(run.curves["test"].nll) < int(float(key)) for run in runs) and measure is not rounds_to_accuracy
+    if not values or too_short or np.isnan(values).any():
+        return None
+    return Spread(float(np.mean(values)), float(np.std(values)), len(values))

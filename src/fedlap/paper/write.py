@@ -1,0 +1,188 @@
+"""A table as Markdown, as CSV, as a picture, and on the screen."""
+
+import csv
+import io
+from itertools import groupby
+
+from ..sweeps.choose import HONEST, PAPER
+from .rows import ALGORITHMS
+from .tables import KINDS, WAYS
+
+LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation"}
+MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
+LEGEND = (
+    "Mean (standard deviation) over the seeds that ran. ✓ within two published standard deviations, ≈ within one "
+    "accuracy point, ▲ above, ▼ below; – not run, or not reached by every seed. *Chosen on test*: the setting with the "
+    "best test accuracy of the grid at the last round, as the paper did; *chosen on validation*: by rows held out of "
+    "each client's training data, the test set looked at once."
+)
+
+
+def title(number):
+    return f"Table {number}: {KINDS[number].title}" if number.isdigit() else KINDS[number].title
+
+
+def lines(entries, number):
+    """(head, cells) of every line: for each row and round ours in both ways, then the paper's."""
+    kind = KINDS[number]
+    for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
+        group = list(group)
+        for way in WAYS:
+            if way == HONEST and not row.sweep.validation:
+                continue
+            yield (row.title, key, LINES[way]), [_ours(entry, way, kind) for entry in group]
+        if any(entry.published for entry in group):
+            yield (row.title, key, "paper"), [_number(entry.published, kind.digits) for entry in group]
+
+
+def markdown(entries, number):
+    """The table, then which settings won and how long a run took."""
+    entries, kind = list(entries), KINDS[number]
+    head = ["data set", kind.head, "", *ALGORITHMS.values()]
+    body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
+    return f"# {title(number)}\n\n{LEGEND}\n\n" + _grid(head, body) + "\n## Settings\n\n" + settings(entries)
+
+
+def settings(entries):
+    """Which hyper-parameters won, out of how many, on how many seeds, and the wall time beside the paper's."""
+    head = ["data set", "algorithm", "chosen on", "setting", "of", "seeds", "seconds a run", "paper's minutes"]
+    body = []
+    for row in dict.fromkeys(entry.row for entry in entries):
+        for algorithm, title in ALGORITHMS.items():
+            for way, on in ((PAPER, "test"), (HONEST, "validation")):
+                chosen, runs = row.chosen(algorithm, way), row.runs(algorithm, way)
+                if chosen is not None and runs:
+                    seconds = sum(run.seconds for run in runs) / len(runs)
+                    minutes = "" if row.minutes is None else f"≤ {row.minutes}"
+                    body.append(
+                        [
+                            row.title,
+                            title,
+                            on,
+                            setting_text(chosen.setting),
+                            chosen.settings,
+                            len(runs),
+                            f"{seconds:.2g}",
+                            minutes,
+                        ]
+                    )
+    return _grid(head, body)
+
+
+def setting_text(setting):
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in setting.items()
+    )
+
+
+def as_csv(entries, number):
+    """One line an entry, everything in its own column."""
+    kind, text = KINDS[number], io.StringIO()
+    head = ["row", kind.head, "algorithm", "paper_mean", "paper_deviation"]
+    for way in WAYS:
+        head += [f"{way}_{column}" for column in ("mean", "deviation", "seeds", "difference", "verdict", "setting")]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for entry in entries:
+        line = [entry.row.name, entry.key, entry.algorithm, *(entry.published or ("", ""))]
+        for way in WAYS:
+            ours, difference, chosen = entry.ours[way], entry.difference(way), entry.row.chosen(entry.algorithm, way)
+            line += ["", "", ""] if ours is None else [f"{ours.mean:.5g}", f"{ours.deviation:.3g}", ours.seeds]
+            line += ["" if difference is None else f"{difference:.3g}", entry.verdict(way, kind.point) or ""]
+            line += [setting_text(chosen.setting) if chosen else ""]
+        writer.writerow(line)
+    return text.getvalue()
+
+
+def screen(entries, number):
+    """For a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    kind = KINDS[number]
+    table = Table(title=title(number), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for head in ("data set", kind.head, "", *ALGORITHMS.values()):
+        table.add_column(head, justify="left" if head in ("data set", "") else "right")
+    for name, cells, previous in _with_previous(lines(entries, number)):
+        if previous is not None and previous[:2] != name[:2]:
+            table.add_section()
+        style = "dim" if name[2] == "paper" else None
+        table.add_row(*_once(name, previous), *cells, style=style)
+    return table
+
+
+def picture(entries, number, path):
+    """Ours against the paper's, a panel a row: on the diagonal they agree."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    entries = list(entries)
+    rows = list(dict.fromkeys(entry.row for entry in entries if any(entry.ours.values())))
+    columns = min(max(len(rows), 1), 4)
+    height = -(-max(len(rows), 1) // columns)
+    figure, axes = plt.subplots(
+        height, columns, figsize=(3.6 * columns, 3.4 * height), squeeze=False, layout="constrained"
+    )
+    colours = dict(zip(ALGORITHMS, plt.colormaps["tab10"].colors, strict=False))
+    for axis in axes.flat[len(rows) :]:
+        axis.set_axis_off()
+    for axis, row in zip(axes.flat, rows, strict=False):
+        mine = [e for e in entries if e.row == row and e.published is not None and e.ours[PAPER] is not None]
+        for entry in mine:
+            ours = entry.ours[PAPER]
+            axis.errorbar(
+                entry.published[0],
+                ours.mean,
+                xerr=entry.published[1],
+                yerr=ours.deviation,
+                fmt="o",
+                markersize=4,
+                linewidth=1,
+                color=colours[entry.algorithm],
+            )
+        ends = [n for e in mine for n in (e.published[0], e.ours[PAPER].mean)]
+        if ends:
+            axis.plot([min(ends), max(ends)], [min(ends), max(ends)], color="grey", linewidth=0.8, zorder=0)
+        axis.set(title=row.title, xlabel="paper", ylabel="ours")
+        axis.title.set_fontsize(9)
+        axis.grid(alpha=0.3)
+    dots = [
+        plt.Line2D([], [], marker="o", linestyle="", color=colours[name], label=title)
+        for name, title in ALGORITHMS.items()
+    ]
+    figure.legend(handles=dots, loc="outside lower center", ncols=6, fontsize=8)
+    figure.suptitle(f"{title(number)}, chosen on test as in the paper")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _ours(entry, way, kind):
+    text = _number(entry.ours[way], kind.digits)
+    mark = MARKS[entry.verdict(way, kind.point)]
+    return f"{text} {mark}".rstrip()
+
+
+def _number(spread, digits):
+    return "–" if spread is None else f"{spread[0]:.{digits}f}({spread[1]:.{digits}f})"
+
+
+def _with_previous(items):
+    previous = None
+    for name, cells in items:
+        yield name, cells, previous
+        previous = name
+
+
+def _once(name, previous):
+    """The line's head, with what the line above says already left out."""
+    title, key, what = name
+    if previous is None or previous[0] != title:
+        return [title, key, what]
+    return ["", "" if previous[1] == key else key, what]
+
+
+def _grid(head, body):
+    rows = [head, ["---"] * len(head), *body]
+    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)

@@ -1,0 +1,120 @@
+"""Commands for researchers: sweeps, and the paper's tables and figures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
+PaperDir = Annotated[Path | None, typer.Option("--paper", help="The folder paper/ of the repository; found by itself.")]
+OutputDir = Annotated[Path, typer.Option("--output", help="A folder for the Markdown, CSV and PNG files.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger models; one a core if not given.")]
+
+FIGURES = ("curves", "weight-decay", "two-clients")
+
+
+def sweep(
+    spec: Annotated[Path, typer.Argument(help="A TOML file with a [sweep] section.")],
+    algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
+    data_dir: DataDir = None,
+    jobs: Jobs = None,
+):
+    """Run every setting and seed of a grid, once: a second call runs what is missing."""
+    from .sweeps import cells
+
+    wanted = cells.read(spec, algorithms or [], settings or [])
+    _carry_out(wanted, output or Path("results") / f"{wanted.name}.jsonl", data_dir, jobs)
+
+
+def table(
+    number: Annotated[str, typer.Argument(help="1 to 5, two-points, or standard.")],
+    output: OutputDir = Path("results/paper"),
+    paper: PaperDir = None,
+):
+    """Ours beside the paper's, from the results in the repository; also as Markdown, CSV and a picture."""
+    from .paper.rows import Paper
+
+    _show(Paper.find(paper), number, None, output)
+
+
+def figure(
+    name: Annotated[str, typer.Argument(help="curves, weight-decay or two-clients.")],
+    row: Annotated[str | None, typer.Argument(help="For curves: which row, for example fmnist-heterog.")] = None,
+    output: OutputDir = Path("results/paper"),
+    paper: PaperDir = None,
+):
+    """Draw a figure from the results in the repository."""
+    from .errors import ConfigError, unknown
+    from .paper import figures
+    from .paper.rows import Paper
+
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    found = Paper.find(paper)
+    output.mkdir(parents=True, exist_ok=True)
+    if name == "curves":
+        if row is None:
+            raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
+        path = figures.curves(found.row(row), output / f"curves-{row}.png")
+    elif name == "weight-decay":
+        path = figures.weight_decay(found, output / "weight-decay.png")
+    else:
+        path, words = figures.two_clients(found, output / "two-clients.png")
+        typer.echo(words)
+    typer.echo(f"Written: {path}")
+
+
+def reproduce(
+    row: Annotated[str, typer.Argument(help="A row of the paper's tables, for example flamby.")],
+    quick: Annotated[bool, typer.Option(help="Only the settings that won before, without a search.")] = False,
+    output: OutputDir = Path("results/reproduce"),
+    paper: PaperDir = None,
+    data_dir: DataDir = None,
+    jobs: Jobs = None,
+):
+    """Run a row from nothing and print it beside the paper's."""
+    from dataclasses import replace
+
+    from .errors import DataError
+    from .paper.rows import Paper
+    from .paper.tables import tables_of
+
+    found = Paper.find(paper)
+    mine = found.row(row)
+    file = output / f"{row}{'-quick' if quick else ''}.jsonl"
+    if quick and not mine.found:
+        raise DataError(f"{mine.file}: no results to take the winning settings from; leave out --quick")
+    _carry_out(mine.sweep, file, data_dir, jobs, mine.winners if quick else None)
+    for number in tables_of(found, row):
+        _show(replace(found, fresh=file, chosen_anew=not quick), number, row, output)
+
+
+def _carry_out(sweep, file, data_dir, jobs, quick=None):
+    from .sweeps.carry import carry_out
+    from .sweeps.display import Display
+
+    with Display(sweep, file) as display:
+        for event in carry_out(sweep, file, data_dir, jobs, quick):
+            display.show(event)
+
+
+def _show(paper, number, row, output):
+    from rich.console import Console
+
+    from .experiment import write as write_file
+    from .paper import write
+    from .paper.tables import entries
+
+    found = entries(paper, number, row)
+    output.mkdir(parents=True, exist_ok=True)
+    stem = f"table-{number}" if row is None else f"{row}-table-{number}"
+    write_file(output / f"{stem}.md", write.markdown(found, number))
+    write_file(output / f"{stem}.csv", write.as_csv(found, number))
+    write.picture(found, number, output / f"{stem}.png")
+    console = Console()
+    console.print(write.screen(found, number))
+    console.print(f"Written, with the winning settings: {output}/{stem}.md, .csv, .png")
