@@ -51,6 +51,17 @@ def test_a_grid_is_the_product_of_its_axes():
     assert (cell.spec.solver["epochs"], cell.spec.solver["learning_rate"], cell.spec.train.seeds) == (2, 1e-2, (2,))
 
 
+def test_a_part_of_a_grid_has_the_same_cells():
+    part = make().narrow(["epochs=2", "delta=0.1,3"])
+    assert part.settings("fedavg") == [{"epochs": 2}]
+    assert part.settings("fedlap") == [{"epochs": 2, "delta": 0.1, "learning_rate": 1e-2}]
+    assert {cell.digest for cell in part.search()} < {cell.digest for cell in make().search()}
+    with pytest.raises(ConfigError, match="leaves nothing of fedavg's epochs, which has 1, 2"):
+        make().narrow(["epochs=3"])
+    with pytest.raises(ConfigError, match="axis.*epohcs.*epochs"):
+        make().narrow(["epohcs=3"])
+
+
 def test_a_digest_changes_with_whatever_changes_a_result():
     first = make().search()[0]
     table = {**TABLE, "model": {"name": "logistic", "bias": True}}

@@ -19,6 +19,9 @@ def sweep(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5.")
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: --only epochs=1,5.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
@@ -26,7 +29,7 @@ def sweep(
     """Run every setting and seed of a grid, once: a second call runs what is missing."""
     from .sweeps import cells
 
-    wanted = cells.read(spec, algorithms or [], settings or [])
+    wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
     _carry_out(wanted, output or Path("results") / f"{wanted.name}.jsonl", data_dir, jobs)
 
 

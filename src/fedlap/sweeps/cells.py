@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..algorithms import ALGORITHMS
 from ..errors import ConfigError, unknown
@@ -69,6 +69,24 @@ class Sweep:
     def settings(self, algorithm):
         axes = self.axes[algorithm]
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+    def narrow(self, restrictions):
+        """A part of the grid: `epochs=5` or `delta=0.1,1` keeps these values of that axis, wherever it is swept."""
+        axes = {name: dict(mine) for name, mine in self.axes.items()}
+        for text in restrictions:
+            key, _, words = text.partition("=")
+            wanted = words.split(",")
+            known = [str(value) for mine in self.axes.values() for value in mine.get(key, [])]
+            if not known:
+                raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
+            same = lambda value: any(str(value) == word or _number(word) == value for word in wanted)
+            for name, mine in axes.items():
+                if key in mine:
+                    mine[key] = [value for value in mine[key] if same(value)]
+                    if not mine[key]:
+                        had = ", ".join(map(str, self.axes[name][key]))
+                        raise ConfigError(f"--only {text}: leaves nothing of {name}'s {key}, which has {had}")
+        return replace(self, axes=axes)
 
     def search(self):
         """The cells to choose by, with validation rows held out."""
@@ -154,6 +172,13 @@ def _check_axes(algorithm, axes, table):
             raise unknown(f"key in [sweep.{algorithm}]", key, known)
         if not isinstance(values, list) or not values:
             raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
+
+
+def _number(word):
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def _solver(table):
