@@ -118,6 +118,9 @@ def _show(paper, number, row, output):
     write_file(output / f"{stem}.md", write.markdown(found, number))
     write_file(output / f"{stem}.csv", write.as_csv(found, number))
     write.picture(found, number, output / f"{stem}.png")
-    console = Console()
-    console.print(write.screen(found, number))
+    console = Console(highlight=False)
+    console.print(f"[bold]{write.title(number)}[/bold]")
+    console.print(write.SCREEN_LEGEND, style="dim")
+    for table in write.screen(found, number):
+        console.print(table)
     console.print(f"Written, with the winning settings: {output}/{stem}.md, .csv, .png")

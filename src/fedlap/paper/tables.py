@@ -126,6 +126,39 @@ def _printed(paper, number):
     return paper.published[f"table{number}"]
 
 
+class Nearest(NamedTuple):
+    """The setting whose line comes nearest to the printed one, over all its rounds."""
+
+    setting: dict
+    values: list[Spread]
+    inside: bool  # every round within two published deviations or a point
+
+
+def nearest(row, algorithm, printed, kind):
+    """Tells a different choice of setting from a different method: does the printed line lie in the grid at all?
+
+    printed is {round: (mean, deviation)}. Where only winners were trained on all rows, the search is looked at.
+    """
+    whole = row.sweep.finals == "all"
+    best = None
+    for setting in row.sweep.settings(algorithm):
+        runs = [
+            each
+            for each in row.found
+            if each.algorithm == algorithm and each.setting == setting and (each.held_out == 0) == whole
+        ]
+        values = [spread(runs, kind.measure, key) for key in printed]
+        if None in values:
+            continue
+        worst = max(
+            abs(ours.mean - mean) / max(2 * deviation, kind.point)
+            for ours, (mean, deviation) in zip(values, printed.values(), strict=True)
+        )
+        if best is None or worst < best[0]:
+            best = worst, Nearest(setting, values, worst <= 1)
+    return best and best[1]
+
+
 def spread(runs, measure, key):
     """None if nothing ran, or a run never came so far (rounds to an accuracy that one seed did not reach)."""
     values = [measure(run.curves["test"], key) for run in runs]
