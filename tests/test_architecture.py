@@ -48,6 +48,7 @@ def test_layers_point_downwards():
         "solvers": {"engines", "simulation", "experiment", "cli"},
         "data": {"engines", "simulation", "experiment", "cli", "jax"},
         "engines": {"simulation", "experiment", "spec", "cli", "report"},
+        "study": {"flower", "flwr", "simulation", "experiment", "cli", "study_cli", "network_cli"},
     }
     for folder, forbidden in above.items():
         for path in (PACKAGE / folder).rglob("*.py"):
@@ -58,10 +59,15 @@ def test_layers_point_downwards():
             assert "cli" not in imported(path), path
 
 
+def test_only_the_flower_folder_imports_flower():
+    for path in PACKAGE.rglob("*.py"):
+        if "flower" not in path.relative_to(PACKAGE).parts:
+            assert "flwr" not in {name.split(".")[0] for name in imported(path)}, path
+
+
 def test_importing_fedlap_brings_neither_flower_nor_a_plotting_library():
-    code = (
-        "import sys, fedlap; print([m for m in ('flwr', 'matplotlib', 'torch', 'ray', 'sklearn') if m in sys.modules])"
-    )
+    unwanted = ("flwr", "matplotlib", "torch", "ray", "sklearn", "cryptography", "safetensors", "pyarrow")
+    code = f"import sys, fedlap, fedlap.cli; print([m for m in {unwanted} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
 

@@ -19,6 +19,13 @@ class ConfigError(FedlapError, ValueError):
 def unknown(kind: str, value: object, choices: Iterable[str]) -> ConfigError:
     """The error for a name that is not one of the choices, with the nearest choice if one is near."""
     choices = sorted(choices)
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(str(value), choices)
+    hint = f"; did you mean {near!r}?" if near else ""
     return ConfigError(f"unknown {kind} {value!r}{hint} (choices: {', '.join(choices)})")
+
+
+def nearest(text: str, choices: Iterable[str]) -> str | None:
+    """The choice that a misspelt text most likely stands for, if one is near; capitals make no difference."""
+    lowered = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(text.lower(), lowered, n=1)
+    return lowered[near[0]] if near else None

@@ -23,19 +23,29 @@ def draw_memory(federation, per_class, seed):
         size = len(federation.public)
         mine = np.tile(np.arange(size, dtype=np.int32), (count, 1))
         return MemoryPoints(federation.public, mine, np.repeat(federation.sizes[:, None] / size, size, axis=1))
-    rows, owners, weights = [], [], []
-    for k, (name, own) in enumerate(zip(federation.clients, federation.rows, strict=True)):
-        rng = stream(seed, "memory", name)
-        for label in range(federation.classes):
-            of_class = own[federation.labels[own] == label]
-            chosen = rng.permutation(of_class)[:per_class]
-            rows.extend(chosen)
-            owners.extend([k] * len(chosen))
-            weights.extend([len(of_class) / max(1, len(chosen))] * len(chosen))
-    width = np.bincount(owners, minlength=count).max() if owners else 0
-    mine, padded = np.zeros((count, width), np.int32), np.zeros((count, width))
-    filled = [0] * count
-    for place, (k, weight) in enumerate(zip(owners, weights, strict=True)):
-        mine[k, filled[k]], padded[k, filled[k]] = place, weight
-        filled[k] += 1
-    return MemoryPoints(federation.inputs[np.array(rows, int)], mine, padded)
+    chosen = [
+        choose_points(federation.labels[own], federation.classes, per_class, seed, name)
+        for name, own in zip(federation.clients, federation.rows, strict=True)
+    ]
+    inputs = [federation.inputs[own[places]] for own, (places, _) in zip(federation.rows, chosen, strict=True)]
+    return join_points(inputs, [weights for _, weights in chosen])
+
+
+def choose_points(labels, classes, per_class, seed, name):
+    """Which of a client's rows it shows to the others, and how many of its examples each stands for."""
+    rng = stream(seed, "memory", name)
+    of_class = [np.flatnonzero(labels == label) for label in range(classes)]
+    chosen = [rng.permutation(places)[:per_class] for places in of_class]
+    weights = [
+        np.full(len(some), len(places) / max(1, len(some))) for some, places in zip(chosen, of_class, strict=True)
+    ]
+    return np.concatenate(chosen), np.concatenate(weights)
+
+
+def join_points(inputs, weights):
+    """All clients' points one after the other; a client with fewer than the most is padded with weightless ones."""
+    sizes = [len(each) for each in weights]
+    mine, padded = np.zeros((len(sizes), max(sizes)), np.int32), np.zeros((len(sizes), max(sizes)))
+    for k, (begin, size) in enumerate(zip(np.cumsum([0, *sizes]), sizes, strict=False)):
+        mine[k, :size], padded[k, :size] = np.arange(begin, begin + size), weights[k]
+    return MemoryPoints(np.concatenate(inputs), mine, padded)

@@ -129,7 +129,7 @@ class Federation:
         keeps at least one row.
         """
         fraction, rng = validation.fraction_of_rows(fraction), validation.generator(seed)
-        held = [_stratified(self.labels[rows], fraction, rng) for rows in self.rows]
+        held = [stratified(self.labels[rows], fraction, rng) for rows in self.rows]
         test = np.concatenate([rows[out] for rows, out in zip(self.rows, held, strict=True)])
         if len(test) == 0:
             raise ConfigError(
@@ -188,7 +188,7 @@ def _pair(what: str, pair: object) -> tuple[np.ndarray, np.ndarray]:
     return inputs, labels
 
 
-def _stratified(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+def stratified(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """A mask of round(fraction · N) rows, at most N − 1, each class within one row of its share."""
     total = min(round(fraction * len(labels)), len(labels) - 1)
     counts = np.bincount(labels)

@@ -25,19 +25,32 @@ def advance(setup, state, drawn, batches):
 
     def on_client(k):
         mine = jax.tree.map(lambda leaf: leaf[k], batches)
-        fixed = (*setup.static, setup.method, state.server)
-        return jax.block_until_ready(_client(*fixed, state.clients[k], setup.pool, setup.shards, k, mine, moment))
+        return run_client(setup, state.server, state.clients[k], k, mine, moment)
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     order = sorted(np.flatnonzero(drawn).tolist(), key=lambda k: -batches.steps[k])
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+    with ThreadPoolExecutor(max_workers=_cores()) as threads:
         new = dict(zip(order, threads.map(on_client, order), strict=True))
     clients = tuple(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
-    server = _server(
-        *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float64(drawn)
-    )
+    server = run_server(setup, state.server, contributions, drawn)
     return State(state.round + 1, server, server.w, clients)
+
+
+def run_client(setup, server, client, k, batches, moment):
+    """Client k's part of a round. A real site calls this too, with nobody else's rows in its pool."""
+    fixed = (*setup.static, setup.method, server)
+    return jax.block_until_ready(_client(*fixed, client, setup.pool, setup.shards, k, batches, moment))
+
+
+def run_server(setup, server, contributions, drawn):
+    """The server's part of a round, which reads of the pool only the memory points."""
+    return _server(*setup.static, setup.method, server, contributions, setup.pool, setup.shards, np.float64(drawn))
+
+
+def _cores():
+    """Those this process may use, which may be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _on_client(task, count, classes, method, server, client, pool, shards, k, batches, moment):

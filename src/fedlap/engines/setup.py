@@ -28,10 +28,11 @@ class Setup:
         return self.task, self.count, self.classes
 
 
-def make_setup(task, method, federation, seed):
+def make_setup(task, method, federation, seed, memory=None):
+    """`memory` is given where nobody has all clients' rows to draw it from."""
     real = jnp.zeros(()).dtype
     method = jax.tree.map(lambda leaf: jnp.asarray(leaf, real), method)
-    memory = draw_memory(federation, method.algorithm.memory, seed)
+    memory = draw_memory(federation, method.algorithm.memory, seed) if memory is None else memory
     sizes = federation.sizes
     shards = Shard(
         rows=jnp.asarray(pad(federation.rows, 0)),
@@ -55,12 +56,17 @@ class Plan(NamedTuple):
 def draw_plan(solver, federation, participation, seed, round):
     """The clients and the minibatches of a round: a function of the seed, the round and the clients' names."""
     drawn = _draw_clients(len(federation.clients), participation, seed, round)
+    return Plan(drawn, draw_batches(solver, federation, drawn, seed, round))
+
+
+def draw_batches(solver, federation, drawn, seed, round):
+    """The minibatches of the drawn clients; no client's depend on who else is drawn."""
     steps = np.array([solver.step_count(len(rows)) for rows in federation.rows], np.int32)
     batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
     for k in np.flatnonzero(drawn):
         name, rows = federation.clients[k], federation.rows[k]
         solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
-    return Plan(drawn, Batches(batches, steps * drawn))
+    return Batches(batches, steps * drawn)
 
 
 def _draw_clients(count, participation, seed, round):

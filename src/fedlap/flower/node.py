@@ -1,0 +1,122 @@
+"""`fedlap node`: Flower's SuperNode loop around a `Site`, in one process that holds the data and the compiled program.
+
+Flower would start a new Python for every message, from code that came over the network. Here its loop finds the
+reply already made: the state object it keeps its messages in answers them itself. Nothing a server sends is ever run.
+"""
+
+import time
+import traceback
+
+from ..errors import ConfigError, DataError
+from ..study.keys import check_private
+from ..study.messages import Reply, Request
+from .environment import Refused, prepare, shorten_node_waits
+
+AGAIN = 5.0  # seconds until a node that was not let in asks again
+
+
+def serve(study, site, folder, key, tell, patience=float("inf")):
+    """Connect and answer until stopped. One that is not let in tries again for so many seconds."""
+    prepare(folder / "flower")
+    shorten_node_waits(len(study.members))
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.start_client_internal import start_client_internal
+
+    try:
+        private = load_ssh_private_key(check_private(key).read_bytes(), None)
+    except ValueError as error:
+        raise ConfigError(f"{key}: not a private key; expected the file that the coordinator gave you") from error
+    begun = time.monotonic()
+    while True:
+        try:
+            start_client_internal(
+                state_factory=_StateFactory(ObjectStoreFactory(), site),
+                server_address=study.address,
+                node_config={},
+                root_certificates=(study.folder / "ca.crt").read_bytes(),
+                insecure=False,
+                authentication_keys=(private, private.public_key()),
+                max_retries=2,
+                isolation="process",
+            )
+            words = "the connection has ended"
+        except Refused as error:
+            words = _in_words(str(error), study.address)
+        if time.monotonic() - begun > patience:
+            raise ConfigError(words)
+        tell(f"{words}; trying again in {AGAIN:.0f} s")
+        time.sleep(AGAIN)
+
+
+def _in_words(message, address):
+    """What a data manager can do about a refusal."""
+    if "2004" in message:
+        return (
+            "the server did not let this node in: its key is not registered there, or another node with the same key "
+            "is, or was until a moment ago, connected"
+        )
+    if "certificate" in message.lower():
+        return f"the server at {address} has no certificate of this study's authority (ca.crt): it is not the server"
+    return f"the server at {address} does not answer: {message.splitlines()[-1]}"
+
+
+class _StateFactory:
+    def __init__(self, objectstore_factory, site):
+        self.objectstore_factory, self.site, self.made = objectstore_factory, site, None
+
+    def state(self):
+        if self.made is None:
+            self.made = _answering_state(self.objectstore_factory.store(), self.site)
+        return self.made
+
+
+def _answering_state(store, site):
+    """Flower's in-memory state of a node, except that a message put into it turns into its reply."""
+    from flwr.app import Message
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+
+    from . import wire
+
+    class AnsweringState(InMemoryNodeState):
+        def create_task(self, *_, **__):
+            return 1  # there is no other process to hand a task to
+
+        def get_messages_legacy(self, *, run_ids=None, is_reply=None, limit=None):
+            if is_reply:
+                for message in super().get_messages_legacy(is_reply=False):
+                    self._answer(message)
+            return super().get_messages_legacy(run_ids=run_ids, is_reply=is_reply, limit=limit)
+
+        def _answer(self, message):
+            identifier = message.metadata.message_id
+            self.record_message_processing_start(identifier)
+            objects = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(identifier))]
+            whole = inflate_object_from_contents(identifier, {each: store.get(each) for each in objects})
+            store.delete(identifier)
+            reply = Message(wire.content(answer(site, whole.content)), reply_to=message)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            store.preregister(reply.metadata.run_id, get_object_tree(reply))
+            for each, content in get_all_nested_objects(reply).items():
+                store.put(each, content.deflate())
+            self.store_message(reply)
+            self.record_message_processing_end(identifier)
+
+    return AnsweringState(store)
+
+
+def answer(site, records):
+    """The site's reply to what has arrived, whatever it is."""
+    from . import wire
+
+    try:
+        request = wire.read(records, Request)
+    except DataError as error:
+        return Reply(site.member, "", f"this site cannot read the request: {error}")
+    try:
+        return site.answer(request)
+    except Exception as error:  # a site must stay; what went wrong is for its own log, not for the network
+        site.log(traceback.format_exc())
+        return Reply(site.member, request.digest, f"an error at the site ({type(error).__name__}); see its own log")

@@ -1,0 +1,114 @@
+"""`fedlap server`: a SuperLink with TLS that lets in the members of one study, and nobody else."""
+
+import os
+import secrets
+import sys
+import threading
+import time
+from contextlib import closing
+
+from ..study.keys import check_private
+from .environment import prepare
+
+SECRET, DATABASE = "secret", "superlink.db"
+
+
+def state_folder(study):
+    """Where the server keeps its secret and Flower's database."""
+    return study.folder / "state" / "server"
+
+
+def secret(study):
+    """The coordinator's secret, made on the first start; readable by this account only."""
+    path = state_folder(study) / SECRET
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return check_private(path).read_text()
+
+
+def public_keys(study):
+    """The members' names by their public keys, in Flower's form."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    return {
+        public_key_to_bytes(load_ssh_public_key(member.public_key.read_bytes())): member.name
+        for member in study.members
+    }
+
+
+def port(study):
+    return int(study.address.rpartition(":")[2])
+
+
+def serve(study, host, ready):
+    """Run until stopped; `ready` is called once all members are registered."""
+    prepare(state_folder(study) / "flower")
+    key = check_private(study.folder / "server.key")
+    words = secret(study)
+    from flwr.superlink import extensions
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from starlette.middleware import Middleware
+
+    from .gate import Gate
+
+    extensions.get_middleware = lambda: (Middleware(Gate, secret=words),)
+    sys.argv = [
+        "flower-superlink",
+        *("--ssl-ca-certfile", str(study.folder / "ca.crt")),
+        *("--ssl-certfile", str(study.folder / "server.pem")),
+        *("--ssl-keyfile", str(key)),
+        *("--host", host),
+        *("--port", str(port(study))),
+        *("--database", str(state_folder(study) / DATABASE)),
+        *("--isolation", "process"),  # no code that arrives over the network is started by the SuperLink
+        *("--superexec-auth-secret-file", str(state_folder(study) / SECRET)),
+        "--enable-supernode-auth",
+    ]
+    threading.Thread(target=_register, args=(study, words, ready), daemon=True).start()
+    flower_superlink()
+
+
+def _register(study, words, ready):
+    """Tell Flower the members' keys; it remembers them in its database, so a key may be known already."""
+    import httpx
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+
+    from .link import control_client
+
+    keys = public_keys(study)
+    _check_gate(study)
+    with closing(control_client(study, words)) as client:
+        while keys:
+            key, name = next(iter(keys.items()))
+            try:
+                client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+            except httpx.HTTPStatusError as error:
+                if "already in use" not in error.response.text.lower():
+                    raise
+            del keys[key]
+    ready()
+
+
+def _check_gate(study):
+    """End at once should the gate not be there: then anyone could register a key."""
+    import httpx
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    from .link import control_client
+
+    status = None
+    with closing(control_client(study, "not the secret")) as client:
+        while status is None:
+            try:
+                client.ListRuns(ListRunsRequest())
+                status = 200
+            except httpx.HTTPStatusError as error:
+                status = error.response.status_code
+            except httpx.TransportError:  # not yet listening
+                time.sleep(0.1)
+    if status != 403:
+        print(f"error: the SuperLink answers strangers (status {status}); stopping", file=sys.stderr)
+        os._exit(2)

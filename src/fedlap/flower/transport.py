@@ -1,0 +1,80 @@
+"""Requests and replies over Flower's Grid: who is there, to whom what was sent, and what came back."""
+
+import time
+
+import httpx
+from flwr.app import Message, MessageType
+from flwr.supercore.run import RunNotRunningException
+
+from ..errors import DataError
+from ..study.messages import Reply
+from . import wire
+from .environment import SERVER_POLL
+from .link import Link
+from .server import public_keys
+
+LOOK = 1.0  # seconds between two looks at who is online
+
+
+class GridTransport:
+    """A member is known by the key that its node has proved to have; what it says its name is does not matter."""
+
+    def __init__(self, study, secret, tell=lambda words: None):
+        self.study, self.secret, self.tell = study, secret, tell
+        self.members = public_keys(study)
+        self.link = None
+
+    def exchange(self, requests, seconds, resend):
+        """Yield (member, reply) as replies come; see `coordinator.Transport`."""
+        end, waiting = time.monotonic() + seconds, dict(requests)
+        while waiting and time.monotonic() < end:
+            try:
+                for member, reply in self._exchange(waiting, end, resend):
+                    del waiting[member]
+                    yield member, reply
+            except (httpx.HTTPError, RunNotRunningException) as error:
+                self.tell(f"the SuperLink does not answer ({type(error).__name__}); connecting again")
+                self.close()
+                time.sleep(1)
+
+    def close(self):
+        if self.link is not None:
+            self.link.close()
+        self.link = None
+
+    def _exchange(self, requests, end, resend):
+        if self.link is None:
+            self.link = Link(self.study, self.secret)
+        grid, waiting = self.link.grid, dict(requests)
+        nodes, looked, sent, sender = {}, 0.0, {}, {}
+        while waiting and (now := time.monotonic()) < end:
+            if now - looked >= LOOK:
+                nodes, looked = self._nodes(), now
+            # A node that was started again since has lost the request, and gets it at once.
+            again = lambda name: now - sent[name][0] >= resend or sent[name][1] != nodes[name].last_activated_at
+            due = [name for name in waiting if name in nodes and (name not in sent or again(name))]
+            if due:
+                contents = {name: wire.content(requests[name]) for name in due}
+                messages = [Message(contents[name], nodes[name].node_id, MessageType.TRAIN) for name in due]
+                sender |= dict(zip(grid.push_messages(messages), due, strict=True))
+                sent |= {name: (now, nodes[name].last_activated_at) for name in due}
+            for message in grid.pull_messages(list(sender)) if sender else ():
+                name = sender.pop(message.metadata.reply_to_message_id, None)
+                if name not in waiting:
+                    continue
+                if message.has_error():
+                    continue  # the node has gone; it gets the request again when it is back
+                del waiting[name]
+                yield name, _read(name, message)
+            time.sleep(SERVER_POLL)
+
+    def _nodes(self):
+        nodes = self.link.grid.get_nodes()
+        return {self.members[node.public_key]: node for node in nodes if node.public_key in self.members}
+
+
+def _read(name, message):
+    try:
+        return wire.read(message.content, Reply)
+    except DataError as error:
+        return DataError(f"{name}: {error}")

@@ -1,0 +1,154 @@
+"""The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
+
+
+def server(
+    study: StudyFile,
+    bind: Annotated[
+        str | None, typer.Option(help="The address to listen at; the study's if it is this machine alone, else all.")
+    ] = None,
+):
+    """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
+    from .flower.server import serve, state_folder
+    from .study.contract import Study
+
+    study = Study.read(study)
+    host = study.address.rpartition(":")[0].strip("[]")
+    local = host in ("localhost", "127.0.0.1", "::1")
+    bind = bind or ("127.0.0.1" if local else "0.0.0.0")
+    typer.echo(
+        f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"
+    )
+    typer.echo(f"listening at {bind}, port {study.address.rpartition(':')[2]}; its state is in {state_folder(study)}")
+
+    def ready():
+        typer.echo("ready. Next, at each member:  fedlap node STUDY --name MEMBER --data FILE")
+        typer.echo(f"and in another window here:   fedlap study run {study.path}      (Ctrl-C stops the server)")
+
+    serve(study, bind, ready)
+
+
+def node(
+    study: StudyFile,
+    name: Annotated[str, typer.Option(help="Which member this is.")],
+    data: Annotated[Path, typer.Option(help="This member's file, CSV or Parquet. It does not leave this machine.")],
+    explain: Annotated[bool, typer.Option("--explain", help="Only say what would be sent; send nothing.")] = False,
+    state: Annotated[
+        Path | None, typer.Option(help="Where this member's state is kept; by default beside STUDY.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="This member's private key; by default members/NAME.key.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
+):
+    """Take part in a study as one of its members; the file is checked whole before anything is sent."""
+    from .compilation import keep_compiled_programs
+    from .study.contract import Study
+    from .study.records import FileRecords
+    from .study.site import Site
+    from .study.terms import Terms
+
+    study = Study.read(study)
+    member = study.member(name)
+    keep_compiled_programs()
+    folder = state or study.folder / "state" / name
+    records = FileRecords(study, name, data)
+    site = Site(Terms.of(study), name, records, folder, log=typer.echo)
+    typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
+    if explain:
+        return _explain(site)
+    from .flower.node import serve
+
+    typer.echo(f"connecting to {study.address} as {name}; what is sent is recorded in {site.audit_log}")
+    serve(study, site, folder, key or member.private_key, typer.echo, patience)
+
+
+def _explain(site):
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("when", "name", "shape", "bytes", title=f"what {site.member} would send")
+    steps = site.explain()
+    for step in steps:
+        table.add_row(step.when, step.name, " × ".join(map(str, step.shape)) or "1", f"{step.bytes:,}")
+    Console().print(table)
+    each = sum(step.bytes for step in steps if step.when.startswith("every"))
+    typer.echo(f"{each:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
+
+
+def run(
+    study: StudyFile,
+    output: Annotated[Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Forget a run that has finished and start a new one.")] = False,
+):
+    """Run the study's rounds on the server, or go on with them, and write the model and its history."""
+    from .compilation import keep_compiled_programs
+    from .flower.environment import prepare
+    from .flower.server import secret, state_folder
+    from .study.contract import Study
+    from .study.coordinator import Coordinator, Policy
+    from .study.records import pool
+    from .study.terms import Terms
+    from .study.watch import Watch
+
+    study = Study.read(study)
+    prepare(state_folder(study) / "flower-run")
+    from .flower.transport import GridTransport
+
+    keep_compiled_programs()
+    terms, folder = Terms.of(study), study.folder / "state" / "run"
+    if again:
+        (folder / "checkpoint.npz").unlink(missing_ok=True)
+    policy = Policy(study.quorum, study.deadline, study.retries)
+    with Watch(terms.members, terms.last_round + 1) as watch:
+        transport = GridTransport(study, secret(study), watch.note)
+        try:
+            coordinator = Coordinator(
+                terms, lambda statistics: pool(study, statistics), policy, transport, folder, watch.tell
+            )
+            outcome = coordinator.run()
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; `fedlap study run {study.path}` goes on from the last finished round")
+            raise typer.Exit(130) from None
+        finally:
+            transport.close()
+    output = save(study, outcome, output or study.folder / "model")
+    typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
+
+
+def save(study, outcome, folder):
+    """The model, its card and its history."""
+    from .study import encoding, fitted
+    from .study.messages import digest, pack
+
+    setup = {name.removeprefix("setup/"): array for name, array in outcome.setup.items()}
+    pooled = encoding.Pooled(**{name: setup[name] for name in encoding.Pooled._fields})
+    history = outcome.history
+    card = {
+        "rounds": len(history),
+        "members": {member.name: int(size) for member, size in zip(study.members, setup["sizes"], strict=True)},
+        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
+        "run": outcome.header["run"],
+        "weights_sha256": digest(pack(outcome.server.w)),
+    }
+    precision = getattr(outcome.server, "S", None)
+    fitted.save(folder, study, pooled, outcome.server.w, precision, card)
+    (folder / "history.json").write_text(json.dumps(history, indent=2) + "\n")
+    return folder
+
+
+def demo(
+    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 5,
+    algorithm: Annotated[str, typer.Option(help="Which algorithm.")] = "fedlap_cov",
+    keep: Annotated[Path | None, typer.Option(help="A new folder to work in and leave behind.")] = None,
+):
+    """All of it on this machine: four hospitals, real processes, TLS and keys; then compare with the simulation."""
+    from .flower.demo import play
+
+    if not play(rounds, algorithm, keep, typer.echo):
+        raise typer.Exit(1)

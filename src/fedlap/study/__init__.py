@@ -1,0 +1,1 @@
+"""A study across real sites: what its members agree on, and what each does with its own file."""

@@ -1,0 +1,57 @@
+"""What a person sees while a study runs: who has answered in this round, and how good the model is so far."""
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+SIGNS = {
+    "asked": ("waiting", "dim"),
+    "answered": ("answered", "green"),
+    "refused": ("left out", "red"),
+}
+
+
+class Watch:
+    """A live table of the members on a terminal; plain lines, one an event that matters, anywhere else."""
+
+    def __init__(self, members, rounds, console=None):
+        self.members, self.rounds, self.console = members, rounds, console or Console(highlight=False)
+        self.step, self.status, self.notes, self.metrics = "connecting", {}, {}, ""
+        self.waiting = ""
+        self.live = Live(self._table(), console=self.console, refresh_per_second=4, transient=True)
+
+    def __enter__(self):
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_):
+        self.live.stop()
+
+    def note(self, words):
+        self.console.print(words, markup=False)
+
+    def tell(self, event):
+        """Take in an event of the coordinator."""
+        if event.step != self.step and event.kind == "asked":
+            self.step, self.status, self.notes, self.waiting = event.step, {}, {}, ""
+        if event.kind in SIGNS:
+            self.status[event.member] = event.kind
+            self.notes[event.member] = event.words
+        if event.kind == "waiting":
+            self.waiting = event.words
+        if event.kind == "round":
+            self.metrics = f"{event.step} of {self.rounds}: {event.words}"
+        if event.kind in ("refused", "waiting", "resumed", "round"):
+            self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.words}".strip())
+        self.live.update(self._table())
+
+    def _table(self):
+        table = Table(title=f"{self.step} of {self.rounds}" if self.step.startswith("round") else self.step)
+        table.add_column("member")
+        table.add_column("")
+        for member in self.members:
+            words, style = SIGNS.get(self.status.get(member), ("", ""))
+            table.add_row(member, Text(f"{words} {self.notes.get(member, '')}".strip(), style=style))
+        return Group(table, Text(self.metrics), Text(self.waiting, style="yellow"))

@@ -1,0 +1,115 @@
+"""Sites and their server in one process, with every fault that a network has, for the tests of studies."""
+
+import inspect
+
+import numpy as np
+
+import fedlap
+from fedlap.algorithms import ALGORITHMS
+from fedlap.engines.setup import Plan, draw_batches
+from fedlap.study.coordinator import Coordinator, Policy
+from fedlap.study.messages import Reply, Request, decode, encode
+from fedlap.study.site import Site
+from fedlap.study.terms import Rows, Terms
+
+NAMES = ("ash", "birch", "cedar")
+SIZES = (7, 12, 9)
+CLASSES, FEATURES, SEED = 2, 3, 3
+SOLVER = fedlap.adam(epochs=2, batch=4, learning_rate=0.05, keep=True)
+SERVER_SOLVER = fedlap.descent(steps=50)
+
+
+def make_federation():
+    """Three clients of different sizes, one of them with one class only."""
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(n, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=n)) for n in SIZES]
+    clients[0][1][:] = 1
+    test = rng.normal(size=(11, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=11)
+    return fedlap.Federation.from_arrays(clients=clients, test=test, names=NAMES, classes=CLASSES)
+
+
+FEDERATION = make_federation()
+
+
+def make_algorithm(name):
+    """An algorithm with 0.5 for whatever it has no default for."""
+    parameters = inspect.signature(ALGORITHMS[name]).parameters
+    return ALGORITHMS[name](**{key: 0.5 for key, each in parameters.items() if each.default is each.empty})
+
+
+def make_terms(algorithm, model=None, rounds=3, digest="d" * 64):
+    model = model or fedlap.logistic()
+    common = {"seed": SEED, "rounds": rounds, "classes": CLASSES, "features": FEATURES, "share_points": True}
+    return Terms(digest, NAMES, algorithm, model, SOLVER, SERVER_SOLVER, **common)
+
+
+def make_simulation(terms, engine="sequential"):
+    options = {"solver": SOLVER, "server_solver": SERVER_SOLVER, "seed": SEED, "engine": engine}
+    return fedlap.Simulation.of(terms.algorithm, FEDERATION, terms.model, **options)
+
+
+def simulate(terms, engine="sequential", absent=None):
+    """The last state of the simulation in which, by round, these clients are absent."""
+    run = make_simulation(terms, engine)
+    state = run.init()
+    for round in range(terms.last_round + 1):
+        drawn = np.array([name not in (absent or {}).get(round, ()) for name in NAMES])
+        state = run.step(state, Plan(drawn, draw_batches(SOLVER, FEDERATION, drawn, SEED, round)))
+    return state
+
+
+class FederationRecords:
+    """One client of the federation, its data encoded already; the test rows are dealt out among the clients."""
+
+    def __init__(self, name, data="as it was"):
+        self.k, self.data = NAMES.index(name), data
+
+    def statistics(self):
+        return {"rows": np.array(float(SIZES[self.k]))}
+
+    def pool(self, statistics):
+        return {}
+
+    def encode(self, pooled):
+        test = FEDERATION.test_inputs[self.k :: 3], FEDERATION.test_labels[self.k :: 3]
+        return Rows(*FEDERATION.of(self.k), *test)
+
+    def fingerprint(self):
+        return self.data
+
+
+class Crash(BaseException):
+    """A process that is no more."""
+
+
+class Loopback:
+    """A transport that turns everything into bytes and back, and does to it what `fault` says.
+
+    `fault(request, member, bytes)` gets the reply's bytes and returns those that arrive, or None for none.
+    """
+
+    def __init__(self, terms, folder, fault=None, records=FederationRecords):
+        self.terms, self.folder, self.records = terms, folder, records
+        self.fault = fault or (lambda request, member, data: data)
+        self.asked = []
+
+    def site(self, name):
+        return Site(self.terms, name, self.records(name), self.folder / name)
+
+    def exchange(self, requests, seconds, resend):
+        for name, request in requests.items():
+            self.asked.append((name, request.kind, request.round))
+            received = decode(encode(request), Request)
+            # A new site for each message: whatever it needs to know it must find on its disk.
+            data = self.fault(request, name, encode(self.site(name).answer(received)))
+            if data is not None:
+                try:
+                    yield name, decode(data, Reply)
+                except fedlap.errors.DataError as error:
+                    yield name, error
+
+
+def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None):
+    policy = Policy(quorum, deadline=0.01, retries=0)
+    transport = transport or Loopback(terms, folder)
+    return Coordinator(terms, lambda statistics: {}, policy, transport, folder / "server", tell)
