@@ -1,7 +1,8 @@
 """Set fedlap up in this folder and run it: needs Python 3.11 or newer and nothing else.
 
-    python3 start.py run      train every algorithm on the four hospitals (or: run SPEC.toml …)
-    python3 start.py test     run the tests
+    python3 start.py run           train every algorithm on the four hospitals (or: run SPEC.toml …)
+    python3 start.py test          run the tests
+    python3 start.py study demo    a real federation of four hospitals on this machine
 
 The first use makes an environment in .venv; later uses find it there.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+
+NETWORK = ("study", "server", "node", "predict")  # commands that need the extra for real federations
 
 
 def install(extra):
@@ -41,7 +44,7 @@ def main():
         sys.exit(subprocess.run([str(BIN / "python"), "-m", "pytest", *rest], cwd=HERE).returncode)
     if command in ("help", "-h", "--help"):
         sys.exit(__doc__)
-    install("")
+    install("[flower]" if command in NETWORK else "")
     sys.exit(subprocess.run([str(BIN / "python"), "-m", "fedlap", command, *rest]).returncode)
 
 

@@ -79,7 +79,7 @@ class Sweep:
             known = [str(value) for mine in self.axes.values() for value in mine.get(key, [])]
             if not known:
                 raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
-            same = lambda value: any(str(value) == word or _number(word) == value for word in wanted)
+            same = lambda value, wanted=wanted: any(value in (word, _number(word)) for word in wanted)
             for name, mine in axes.items():
                 if key in mine:
                     mine[key] = [value for value in mine[key] if same(value)]

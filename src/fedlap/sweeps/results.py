@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import jax
+
 from .. import __version__
 from ..errors import DataError
 
@@ -41,6 +43,7 @@ class Result:
     fedlap: str
     spec: dict
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
+    precision: str = "float32"
 
     @classmethod
     def of(cls, cell, curves, seconds, batch=1):
@@ -56,6 +59,7 @@ class Result:
             __version__,
             cell.spec.as_dict(),
             curves,
+            str(jax.dtypes.canonicalize_dtype(float)),
         )
 
     def line(self):
