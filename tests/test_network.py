@@ -9,16 +9,21 @@ import time
 import urllib.error
 import urllib.request
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from fedlap.flower import demo
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedlap.errors import DataError
+from fedlap.flower import demo, wire
 from fedlap.flower.gate import LARGEST
 from fedlap.flower.processes import Processes
 from fedlap.study import fitted, keys
 from fedlap.study.audit import verify
-from fedlap.study.messages import digest, pack
+from fedlap.study.messages import Reply, digest, pack
+from fedlap.study.store import read
 
 ROUNDS = 5
 
@@ -33,6 +38,30 @@ def network(tmp_path_factory):
         for name, path in files.items():
             demo.start_node(processes, study, name, path)
         yield study, files, processes
+
+
+@pytest.mark.parametrize("numbers", [3, 400_000])
+def test_a_message_passes_through_flower_bit_for_bit(numbers):
+    sent = Reply("va", "x", facts={"a": 1}, arrays={".w": np.linspace(0, 1, numbers), "n": np.array(2.0)})
+    content = wire.content(sent)
+    received = wire.read(content, Reply)
+    assert received.digest == sent.digest
+    assert isinstance(content["fedlap"], ConfigRecord if numbers == 3 else ArrayRecord)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {},
+        {"fedlap": ConfigRecord({})},
+        {"fedlap": ConfigRecord({"bytes": "words"})},
+        {"fedlap": ConfigRecord({"bytes": b"short"})},
+        {"fedlap": ArrayRecord([np.zeros(3)])},
+    ],
+)
+def test_what_flower_carries_but_fedlap_did_not_send_is_refused(records):
+    with pytest.raises(DataError):
+        wire.read(RecordDict(records), Reply)
 
 
 def post(study, path, length=0):
@@ -94,8 +123,6 @@ def test_a_server_with_another_authority_is_refused(network, tmp_path):
 
 def rounds_done(study):
     path = study.folder / "state" / "run" / "checkpoint.npz"
-    from fedlap.study.store import read
-
     return read(path)[0]["round"] if path.exists() else 0
 
 

@@ -87,6 +87,14 @@ def test_newton_does_not_stop_where_large_terms_cancel(start):
     np.testing.assert_allclose(found.tree, 3, rtol=1e-12)
 
 
+def test_newton_finds_the_minimum_of_badly_scaled_columns():
+    """A weight whose curvature is 1e-14 of another's is not one that the data leave open."""
+    curvatures = jnp.array([1e12, 1.0, 1e-2])
+    function = lambda v: (curvatures * (v.tree - 3) ** 2 / 2 + jnp.log(jnp.cosh(v.tree - 3)) * curvatures).sum()
+    found = solving(function)(fedlap.newton(), Vector(jnp.zeros(3)))
+    np.testing.assert_allclose(found.tree, 3, rtol=1e-12)
+
+
 def test_newton_does_not_move_where_the_function_is_constant():
     """Softmax outputs are determined up to a constant, so without a regulariser the Hessian is singular."""
     function, _ = pooled_loss(0.0)

@@ -26,10 +26,11 @@ SETTINGS = {
 SERVER_POLL = 0.1
 NODE_POLL = (0.2, 0.03, 3.0)  # at least, for each member, at most
 HEARTBEAT = 10  # seconds, Flower's minimum: after two of them without a sign a killed node may come back; 30 otherwise
+RETRY = 3  # seconds
 
 
-def prepare(home):
-    """Environment, version check, and Flower's own log at warnings only."""
+def prepare(home, level=logging.ERROR):
+    """Environment, version check, and of Flower's own log only what is at this level."""
     home = Path(home)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.environ.update(SETTINGS, FLWR_HOME=str(home.resolve()))
@@ -43,7 +44,7 @@ def prepare(home):
     if not VERSIONS[0] <= number < VERSIONS[1]:
         raise ConfigError(f'flwr {found} is installed; expected 1.41 or 1.42: pip install "fedlap[flower]"')
     logger = importlib.import_module("flwr.supercore").log.__self__
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(level)
 
 
 class Refused(Exception):
@@ -55,6 +56,7 @@ def shorten_node_waits(members):
 
     - its idle wait of 3 s and its reply wait of 0.5 s (`time.sleep` in its main loop) are capped by NODE_POLL;
     - its heartbeat, which decides how long a killed node is locked out (code 2004), is HEARTBEAT instead of 30 s;
+    - its longest wait between two attempts to reach a SuperLink that has gone is RETRY;
     - where it ends the process because the SuperLink does not answer or refuses, it raises `Refused` instead, so
       that `fedlap node` can wait and try again.
     """
@@ -70,6 +72,7 @@ def shorten_node_waits(members):
         raise Refused(message or f"Flower's exit code {code}")
 
     connection.flwr_exit = refuse
+    _module("flwr.supercore.retry.http_retry", "MAX_RETRY_DELAY").MAX_RETRY_DELAY = RETRY
 
 
 def _module(name, *attributes):

@@ -4,6 +4,8 @@ Flower would start a new Python for every message, from code that came over the 
 reply already made: the state object it keeps its messages in answers them itself. Nothing a server sends is ever run.
 """
 
+import logging
+import socket
 import time
 import traceback
 
@@ -17,7 +19,7 @@ AGAIN = 5.0  # seconds until a node that was not let in asks again
 
 def serve(study, site, folder, key, tell, patience=float("inf")):
     """Connect and answer until stopped. One that is not let in tries again for so many seconds."""
-    prepare(folder / "flower")
+    prepare(folder / "flower", logging.WARNING)  # such as: the server has gone, retrying
     shorten_node_waits(len(study.members))
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supercore.object_store import ObjectStoreFactory
@@ -30,6 +32,7 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
     begun = time.monotonic()
     while True:
         try:
+            _probe(study.address)
             start_client_internal(
                 state_factory=_StateFactory(ObjectStoreFactory(), site),
                 server_address=study.address,
@@ -37,7 +40,6 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
                 root_certificates=(study.folder / "ca.crt").read_bytes(),
                 insecure=False,
                 authentication_keys=(private, private.public_key()),
-                max_retries=2,
                 isolation="process",
             )
             words = "the connection has ended"
@@ -47,6 +49,15 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
             raise ConfigError(words)
         tell(f"{words}; trying again in {AGAIN:.0f} s")
         time.sleep(AGAIN)
+
+
+def _probe(address):
+    """Raise if nobody listens there: Flower would try for ever without a word."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise Refused(f"{error.strerror or error}") from error
 
 
 def _in_words(message, address):

@@ -2,11 +2,13 @@
 
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
 from contextlib import closing
 
+from ..errors import ConfigError
 from ..study.keys import check_private
 from .environment import prepare
 
@@ -33,14 +35,31 @@ def public_keys(study):
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-    return {
-        public_key_to_bytes(load_ssh_public_key(member.public_key.read_bytes())): member.name
-        for member in study.members
-    }
+    keys = {}
+    for member in study.members:
+        try:
+            keys[public_key_to_bytes(load_ssh_public_key(member.public_key.read_bytes()))] = member.name
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{member.public_key}: expected the public key of {member.name} ({error})") from error
+    if len(keys) < len(study.members):
+        raise ConfigError(f"{study.folder / 'members'}: two members have the same key; expected one of their own each")
+    return keys
 
 
 def port(study):
     return int(study.address.rpartition(":")[2])
+
+
+def _check_port(host, number):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen at {host}, port {number} ({error.strerror}); is this study's server running already? "
+                "else choose another port in [network] of study.toml"
+            ) from error
 
 
 def serve(study, host, ready):
@@ -48,6 +67,8 @@ def serve(study, host, ready):
     prepare(state_folder(study) / "flower")
     key = check_private(study.folder / "server.key")
     words = secret(study)
+    _check_port(host, port(study))
+    public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
@@ -72,23 +93,17 @@ def serve(study, host, ready):
 
 
 def _register(study, words, ready):
-    """Tell Flower the members' keys; it remembers them in its database, so a key may be known already."""
-    import httpx
-    from flwr.proto.control_pb2 import RegisterNodeRequest
+    """Tell Flower the members' keys; it remembers them in its database."""
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
     from .link import control_client
 
-    keys = public_keys(study)
     _check_gate(study)
     with closing(control_client(study, words)) as client:
-        while keys:
-            key, name = next(iter(keys.items()))
-            try:
+        known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
+        for key, name in public_keys(study).items():
+            if key not in known:
                 client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
-            except httpx.HTTPStatusError as error:
-                if "already in use" not in error.response.text.lower():
-                    raise
-            del keys[key]
     ready()
 
 

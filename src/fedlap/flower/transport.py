@@ -26,14 +26,17 @@ class GridTransport:
 
     def exchange(self, requests, seconds, resend):
         """Yield (member, reply) as replies come; see `coordinator.Transport`."""
-        end, waiting = time.monotonic() + seconds, dict(requests)
+        end, waiting, lost = time.monotonic() + seconds, dict(requests), False
         while waiting and time.monotonic() < end:
             try:
                 for member, reply in self._exchange(waiting, end, resend):
                     del waiting[member]
                     yield member, reply
             except (httpx.HTTPError, RunNotRunningException) as error:
-                self.tell(f"the SuperLink does not answer ({type(error).__name__}); connecting again")
+                if not lost:
+                    words = "is `fedlap server` running on this machine? trying again every second"
+                    self.tell(f"no connection to the server at {self.study.address} ({type(error).__name__}); {words}")
+                lost = True
                 self.close()
                 time.sleep(1)
 
@@ -50,9 +53,7 @@ class GridTransport:
         while waiting and (now := time.monotonic()) < end:
             if now - looked >= LOOK:
                 nodes, looked = self._nodes(), now
-            # A node that was started again since has lost the request, and gets it at once.
-            again = lambda name: now - sent[name][0] >= resend or sent[name][1] != nodes[name].last_activated_at
-            due = [name for name in waiting if name in nodes and (name not in sent or again(name))]
+            due = [name for name in waiting if name in nodes and _is_due(nodes[name], sent.get(name), now - resend)]
             if due:
                 contents = {name: wire.content(requests[name]) for name in due}
                 messages = [Message(contents[name], nodes[name].node_id, MessageType.TRAIN) for name in due]
@@ -71,6 +72,11 @@ class GridTransport:
     def _nodes(self):
         nodes = self.link.grid.get_nodes()
         return {self.members[node.public_key]: node for node in nodes if node.public_key in self.members}
+
+
+def _is_due(node, sent, before):
+    """Whether a request was never sent, or long ago, or to a node that was started again and has lost it."""
+    return sent is None or sent[0] <= before or sent[1] != node.last_activated_at
 
 
 def _read(name, message):

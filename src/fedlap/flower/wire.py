@@ -4,17 +4,22 @@ Flower transfers every record of a message, and every piece of every array, by a
 signature of its own. A small message is therefore one value of one record; a large one is cut into pieces by Flower.
 """
 
+import secrets
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from ..errors import DataError
 from ..study.messages import decode, encode
 
 SMALL = 2**21  # bytes
+NONCE = 16
 
 
 def content(message):
     """The content of a Flower message."""
-    data = encode(message)
+    # Flower knows every part of a message by its hash. Two equal requests must not share one: when the first fails to
+    # arrive, Flower 1.41 takes the part for known and the second arrives empty.
+    data = secrets.token_bytes(NONCE) + encode(message)
     if len(data) <= SMALL:
         return RecordDict({"fedlap": ConfigRecord({"bytes": data})})
     return RecordDict({"fedlap": ArrayRecord({"bytes": Array("uint8", (len(data),), "fedlap", data)})})
@@ -29,4 +34,4 @@ def read(records, kind):
         raise DataError(f"a message of Flower that is none of fedlap ({type(error).__name__})") from error
     if not isinstance(data, bytes):
         raise DataError(f"a message of type {type(data).__name__}; expected bytes")
-    return decode(data, kind)
+    return decode(data[NONCE:], kind)

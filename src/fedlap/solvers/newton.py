@@ -31,10 +31,17 @@ class Newton(FullBatch):
         def direction(x, g):
             # Softmax outputs are determined up to a constant, so H may be singular. Along such directions g is a
             # rounding error, and dividing it by another would make the answer wander; negative curvature is turned.
-            values, vectors = jnp.linalg.eigh(hessian(x))
+            # What counts as rounding is measured with a unit diagonal: columns may differ by ten powers of ten.
+            H = hessian(x)
+            diagonal = jnp.abs(jnp.diagonal(H))
+            scale = jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1))
+            values, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
             sizes = jnp.abs(values)
             flat = sizes <= 10 * x.size * rounding * sizes.max()
-            return -vectors @ jnp.where(flat, 0, (vectors.T @ g) / jnp.where(flat, 1, sizes))
+            d = -scale * (vectors @ jnp.where(flat, 0, (vectors.T @ (scale * g)) / jnp.where(flat, 1, sizes)))
+            # The scaling has tilted d against the directions without curvature; it shall not move along them at all.
+            null = scale[:, None] * jnp.where(flat, vectors, 0)
+            return d - null @ jnp.linalg.solve(null.T @ null + jnp.diag(jnp.where(flat, 0.0, 1.0)), null.T @ d)
 
         def backtrack(x, g, d):
             before, slope = value(x), g @ d

@@ -90,7 +90,8 @@ class Coordinator:
                     f"{self.checkpoint}: a run of another study, or of this one before its study.toml was changed; "
                     "choose another output folder"
                 )
-            self.tell(Event("resumed", "begin", words=f"{header['round']} rounds are done"))
+            anew = "; --again starts a new run" if header["finished"] else ""
+            self.tell(Event("resumed", "resuming", words=f"{header['round']} rounds are done{anew}"))
             return header, arrays
         header = {
             "study": self.terms.digest,
