@@ -100,7 +100,7 @@ def test_the_new_file_is_on_disk_before_it_gets_its_name(saved, monkeypatch):
         note = lambda *args, name=name, real=real: (order.append(name), real(*args))[1]
         monkeypatch.setattr(module, name, note)
     resume(path)
-    assert order == ["fsync", "replace"]
+    assert order == ["fsync", "replace", "fsync"]  # the file, its name, and the folder that holds the name
 
 
 SCRIPT = """

@@ -1,6 +1,7 @@
 """A site's files: whole or not at all, the right round or none, and a record that shows when it was changed."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_a_crash_while_writing_leaves_the_old_file(member, monkeypatch):
     def crash(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.os, "replace", crash)
+    monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         fill(member, [1], base=0)
     monkeypatch.undo()

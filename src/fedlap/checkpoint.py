@@ -1,29 +1,19 @@
-"""A run on disk: arrays by name and a few words about what they are, in one file, replaced atomically."""
+"""A run on disk: its state, its table of metrics, and what makes it this run and no other."""
 
-import json
-import os
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from . import archive
 from .errors import DataError
 
 FORMAT = 2
 
 
 def save(path, state, table, description):
-    """Write to a neighbour, force it to disk, rename: a reader finds the old file or the new one, never half."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
-    header = np.frombuffer(json.dumps({"format": FORMAT, **description}).encode(), np.uint8)
-    unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "wb") as file:
-        np.savez(file, header=header, table=table, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    archive.write(path, {"format": FORMAT, **description}, {"table": table, **arrays})
 
 
 def load(path, like, rows, description):
@@ -53,14 +43,10 @@ def load(path, like, rows, description):
 
 def _read(path):
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header, table = json.loads(arrays["header"].tobytes()), arrays["table"]
-    except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
+        header, arrays = archive.read(path)
+        return header, arrays.pop("table"), arrays
+    except (ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable checkpoint ({error})") from error
-    if not isinstance(header, dict):
-        raise DataError(f"{path}: not a checkpoint: it does not say of what")
-    return header, table, arrays
 
 
 def _named(state):

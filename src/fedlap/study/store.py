@@ -5,13 +5,10 @@ was, so a reply that was lost, or came too late, costs nothing: the same round a
 and the next round begins at the state the server knows of, not at one it never saw.
 """
 
-import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
+from .. import archive
 from ..errors import DataError
 
 FORMAT = 1
@@ -19,34 +16,16 @@ BEGINNING = -1  # the stamp of the state before the first round
 
 
 def write(path, header, arrays):
-    """Write to a neighbour, force it to disk, rename: a reader finds the old file or the new one, never half."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    words = np.frombuffer(json.dumps({"format": FORMAT, **header}).encode(), np.uint8)
-    unfinished = path.with_name(path.name + ".part")
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        np.savez(file, **{"header": words}, **{f"array{name}": array for name, array in arrays.items()})
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-    if os.name == "posix":  # the new name, too, must survive a power cut
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    archive.write(path, {"format": FORMAT, **header}, {f"array{name}": array for name, array in arrays.items()})
 
 
 def read(path):
     """The header and the arrays of a file that `write` wrote."""
-    path = Path(path)
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop("header").tobytes())
-        if header.pop("format") != FORMAT:
+        header, arrays = archive.read(path)
+        if header.pop("format", None) != FORMAT:
             raise ValueError("another format")
-    except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
+    except ValueError as error:
         raise DataError(f"{path}: not a readable state file ({error}); restore it from a backup") from error
     return header, {name.removeprefix("array"): array for name, array in arrays.items()}
 
