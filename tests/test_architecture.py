@@ -27,7 +27,7 @@ def imported(path):
     return names
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("fed*.py")) + [PACKAGE / "algorithms/pvi.py"])
+@pytest.mark.parametrize("path", [*sorted((PACKAGE / "algorithms").glob("fed*.py")), PACKAGE / "algorithms/pvi.py"])
 def test_an_algorithm_imports_no_framework(path):
     allowed = {"algorithm", "damping", "gaussian", "hyperparameters", "memory", "quadratic", "vector", "typing"}
     assert imported(path) <= allowed

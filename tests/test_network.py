@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedlap.errors import DataError
-from fedlap.flower import demo, wire
+from fedlap.flower import demo, server, wire
 from fedlap.flower.gate import LARGEST
 from fedlap.flower.processes import Processes
 from fedlap.study import fitted, keys
@@ -98,6 +99,19 @@ def refused_node(processes, study, *words):
     said = processes.read("stranger")
     processes.log("stranger").unlink()
     return said
+
+
+def test_a_key_that_was_replaced_is_let_in_no_more():
+    node = lambda number, key, gone="": SimpleNamespace(node_id=number, public_key=key, unregistered_at=gone)
+    known = [node(1, b"ash"), node(2, b"birch, lost"), node(3, b"oak, gone long ago", "2026-01-01")]
+    done = []
+    client = SimpleNamespace(
+        ListNodes=lambda _: SimpleNamespace(nodes_info=known),
+        UnregisterNode=lambda request: done.append(("out", request.node_id)),
+        RegisterNode=lambda request: done.append(("in", request.public_key, request.name)),
+    )
+    server.let_in(client, {b"ash": "ash", b"birch, new": "birch"})
+    assert done == [("out", 2), ("in", b"birch, new", "birch")]
 
 
 def test_an_unregistered_key_is_refused(network, tmp_path):

@@ -58,7 +58,7 @@ def test_a_part_of_a_grid_has_the_same_cells():
     assert {cell.digest for cell in part.search()} < {cell.digest for cell in make().search()}
     with pytest.raises(ConfigError, match="leaves nothing of fedavg's epochs, which has 1, 2"):
         make().narrow(["epochs=3"])
-    with pytest.raises(ConfigError, match="axis.*epohcs.*epochs"):
+    with pytest.raises(ConfigError, match=r"axis.*epohcs.*epochs"):
         make().narrow(["epohcs=3"])
 
 

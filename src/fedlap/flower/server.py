@@ -93,18 +93,27 @@ def serve(study, host, ready):
 
 
 def _register(study, words, ready):
-    """Tell Flower the members' keys; it remembers them in its database."""
-    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
-
     from .link import control_client
 
     _check_gate(study)
     with closing(control_client(study, words)) as client:
-        known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
-        for key, name in public_keys(study).items():
-            if key not in known:
-                client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+        let_in(client, public_keys(study))
     ready()
+
+
+def let_in(client, keys):
+    """Make the keys that Flower's database knows those of the members: a key that was replaced is let in no more."""
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+
+    known = {}
+    for node in client.ListNodes(ListNodesRequest()).nodes_info:
+        if node.public_key in keys:
+            known[node.public_key] = node
+        elif not node.unregistered_at:
+            client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+    for key, name in keys.items():
+        if key not in known:
+            client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
 def _check_gate(study):
