@@ -1,6 +1,6 @@
-"""FedLap-Cov on Fashion-MNIST 10 % homogeneous, with the clients' S_g = δI in round 1 (the equations) or 0 (the authors' code).
+"""FedLap-Cov on Fashion-MNIST 10 % homogeneous: S_g = δI in round 1, as in the equations, or 0, as the authors have it.
 
-Explains the one cell of that row which is outside: FEDLAP_DATA=… python paper/experiments/first_round_precision.py [SEED …]
+About the one cell of that row which is outside: python paper/experiments/first_round_precision.py [SEED …]
 """
 
 import sys
