@@ -94,7 +94,7 @@ def made_up(tmp_path):
     # By the test set one epoch is better (60 against 50 per cent), by the rows held out five are.
     level = {(1, "test"): 0.6, (5, "test"): 0.5, (1, "validation"): 0.2, (5, "validation"): 0.3}
     lines = []
-    for cell in itertools.chain(sweep.search(), sweep.final({})):
+    for cell in itertools.chain(sweep.search(), sweep.final()):
         if cell.algorithm == "fedavg":
             names = ("test", "validation") if cell.held_out else ("test",)
             off = 0.01 if cell.seed == 2 else -0.01

@@ -45,7 +45,7 @@ def test_a_grid_is_the_product_of_its_axes():
     sweep = make()
     assert sweep.settings("fedavg") == [{"epochs": 1}, {"epochs": 2}]
     assert sweep.settings("fedlap")[0] == {"epochs": 1, "delta": 0.1, "learning_rate": 1e-2}
-    assert len(sweep.search()) == len(sweep.final({})) == 2 * (2 + 4)
+    assert len(sweep.search()) == len(sweep.final()) == 2 * (2 + 4)
     cell = sweep.search()[-1]
     assert cell.spec.algorithms == {"fedlap": {"delta": 1.0, "rho": "evenly"}}
     assert (cell.spec.solver["epochs"], cell.spec.solver["learning_rate"], cell.spec.train.seeds) == (2, 1e-2, (2,))
@@ -120,6 +120,16 @@ def test_nothing_runs_twice(finished, tmp_path):
     curves = {result.cell: result.curves for result in done}
     for result in rest:  # a batch of other neighbours adds up in another order
         np.testing.assert_allclose(result.curves["test"].nll, curves[result.cell]["test"].nll, atol=1e-4)
+
+
+def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
+    _, _, done = finished
+    sweep = make()
+    best = choose.winners(done, sweep)
+    _, again = run(sweep, tmp_path / "quick.jsonl", quick={"fedavg": best["fedavg"]})
+    assert {result.held_out for result in again} == {0.0}
+    assert {str(result.setting) for result in again} == {str(setting) for setting in best["fedavg"]}
+    assert len(again) == 2 * len(best["fedavg"])  # two seeds
 
 
 def test_a_sweep_goes_on_after_a_kill(tmp_path):

@@ -53,8 +53,10 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
         for phase in ("search", "final") if quick is None else ("final",):
             if phase == "search":
                 cells = sweep.search()
+            elif quick is None and sweep.finals == "winners":
+                cells = sweep.final(winners(results.values(), sweep))
             else:
-                cells = sweep.final(quick if quick is not None else winners(results.values(), sweep))
+                cells = sweep.final(quick)
             distinct = {cell.digest: cell for cell in cells}
             missing = [cell for digest, cell in distinct.items() if digest not in results]
             workers = _workers(missing, data_dir, jobs)

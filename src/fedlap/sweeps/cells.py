@@ -99,9 +99,9 @@ class Sweep:
             for seed in self.search_seeds
         ]
 
-    def final(self, winners):
-        """The cells to report, trained on all rows: of every setting, or of each algorithm's winners."""
-        chosen = {name: self.settings(name) for name in self.axes} if self.finals == "all" else winners
+    def final(self, chosen=None):
+        """The cells to report, trained on all rows: of every setting, or of those chosen for each algorithm."""
+        chosen = {name: self.settings(name) for name in self.axes} if chosen is None else chosen
         return [
             self.cell(algorithm, setting, seed, 0.0)
             for algorithm, settings in chosen.items()

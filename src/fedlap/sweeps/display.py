@@ -61,6 +61,8 @@ class Display:
 
     def __exit__(self, *error):
         self.live.__exit__(*error)
+        if not self.console.is_terminal:
+            self.console.print()  # a bar that is written to a file leaves its line open
         finished, diverged = self.counts
         minutes = (time.monotonic() - self.began) / 60
         self.console.print(
