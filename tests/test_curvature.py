@@ -88,9 +88,7 @@ def flat(tree):
     return ravel_pytree(tree)[0]
 
 
-def of(
-    structure, problem, method=None, likelihood=categorical, rows=ROWS, weights=WEIGHTS, count=COUNT, key=KEY
-):
+def of(structure, problem, method=None, likelihood=categorical, rows=ROWS, weights=WEIGHTS, count=COUNT, key=KEY):
     model, params, inputs, labels = problem
     function = getattr(method or GaussNewton(), structure)
     compiled = jax.jit(lambda *given: function(model, likelihood, *given))
@@ -197,9 +195,7 @@ def test_monte_carlo_fisher_converges_to_the_exact_one(name):
 
 def test_monte_carlo_full_matches_its_diagonal():
     problem, method = make("tanh"), GaussNewton(samples=3)
-    np.testing.assert_allclose(
-        jnp.diagonal(of("full", problem, method)), of("diagonal", problem, method), atol=1e-12
-    )
+    np.testing.assert_allclose(jnp.diagonal(of("full", problem, method)), of("diagonal", problem, method), atol=1e-12)
 
 
 def test_chunks_draw_differently(monkeypatch):
@@ -222,9 +218,7 @@ def test_vmap_over_clients_inside_a_loop(name, monkeypatch):
 
     @jax.jit
     def twice(many, rows, weights, counts):
-        client = lambda *given: GaussNewton().diagonal(
-            model, categorical, given[0], inputs, labels, *given[1:], KEY
-        )
+        client = lambda *given: GaussNewton().diagonal(model, categorical, given[0], inputs, labels, *given[1:], KEY)
         step = lambda _, total: jax.tree.map(jnp.add, total, jax.vmap(client)(many, rows, weights, counts))
         return jax.lax.fori_loop(0, 2, step, jax.tree.map(jnp.zeros_like, many))
 

@@ -406,9 +406,7 @@ def catalogue(monkeypatch, name, mirrors):
         packed = gzip.compress(content, mtime=0)
         urls = tuple(f"{mirror}{file}.gz" for mirror in mirrors)
         downloads.append(Download(f"{file}.gz", len(packed), md5(packed), urls, (file,)))
-    changed = dataclasses.replace(
-        DATASETS[name], contents=contents, downloads=tuple(downloads), system_folders=()
-    )
+    changed = dataclasses.replace(DATASETS[name], contents=contents, downloads=tuple(downloads), system_folders=())
     monkeypatch.setitem(DATASETS, name, changed)
 
 
@@ -679,9 +677,7 @@ def test_a_fraction_is_balanced_and_depends_on_the_seed(nowhere):
     assert (made[0].inputs != made[2].inputs).any()
     whole = mnist(clients=2, data_dir=nowhere)
     chosen = {image.tobytes(): label for image, label in zip(whole.inputs, whole.labels, strict=True)}
-    assert all(
-        chosen[image.tobytes()] == label for image, label in zip(made[0].inputs, made[0].labels, strict=True)
-    )
+    assert all(chosen[image.tobytes()] == label for image, label in zip(made[0].inputs, made[0].labels, strict=True))
 
 
 def test_the_partition_divides_the_training_set(nowhere):
@@ -740,9 +736,7 @@ def test_presets_of_the_colour_images(tiny_cifar):
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     pixels = np.concatenate([cifar_arrays(files[name], name)[0] for name in names])
     np.testing.assert_allclose(paper.inputs, pixels / 255, rtol=1e-6)
-    np.testing.assert_allclose(
-        paper.test_inputs, cifar_arrays(files["test_batch.bin"], "")[0] / 255, rtol=1e-6
-    )
+    np.testing.assert_allclose(paper.test_inputs, cifar_arrays(files["test_batch.bin"], "")[0] / 255, rtol=1e-6)
     standard = cifar10(clients=2, data_dir=folder)
     inputs = standard.inputs.astype(float)
     np.testing.assert_allclose(inputs.mean(axis=(0, 1, 2)), 0, atol=1e-6)
@@ -771,9 +765,7 @@ def test_load_takes_partitions_by_name_or_as_mappings(nowhere):
         assert load("mnist", clients=3, partition=partition, data_dir=nowhere).fingerprint() == expected
     even = load("mnist", clients=4, partition="homogeneous", data_dir=nowhere)
     assert even.fingerprint() == mnist(clients=4, data_dir=nowhere).fingerprint()
-    counted = load(
-        "mnist", clients=1, partition={"name": "label_rate", "counts": [[1] * 10]}, data_dir=nowhere
-    )
+    counted = load("mnist", clients=1, partition={"name": "label_rate", "counts": [[1] * 10]}, data_dir=nowhere)
     assert counted.sizes.tolist() == [10]
 
 
@@ -812,9 +804,7 @@ def test_the_catalogue_says_what_a_user_asks():
         assert dataset.name == name
         assert dataset.description and dataset.licence and dataset.source
         assert dataset.bundled == (name in ("heart", "credit"))
-    assert DATASETS["heart"].bytes == sum(
-        (BUNDLED / file).stat().st_size for file in MD5 if file != "crx.data"
-    )
+    assert DATASETS["heart"].bytes == sum((BUNDLED / file).stat().st_size for file in MD5 if file != "crx.data")
     assert DATASETS["cifar10"].bytes == 170_052_171
 
 

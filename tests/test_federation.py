@@ -63,9 +63,7 @@ def test_classes_are_counted_over_clients_and_test_and_are_at_least_two():
     ones = np.ones((2, 1))
     assert Federation.from_arrays(clients=[(ones, [0, 0])], test=(ones, [0, 0])).classes == 2
     assert Federation.from_arrays(clients=[(ones, [0, 1])], test=(ones, [6, 0])).classes == 7
-    assert Federation.from_arrays(
-        clients=[(ones, [0, 1])], test=(ones, [0, 0]), classes=5
-    ).class_counts.shape == (1, 5)
+    assert Federation.from_arrays(clients=[(ones, [0, 1])], test=(ones, [0, 0]), classes=5).class_counts.shape == (1, 5)
 
 
 def test_arrays_cannot_be_written_to_and_the_callers_still_can():
@@ -79,9 +77,7 @@ def test_arrays_cannot_be_written_to_and_the_callers_still_can():
 
 def test_the_repr_is_one_line_of_sizes():
     text = repr(federation(public=np.zeros((8, 3)), name="toy"))
-    assert text == (
-        "Federation('toy', 2 clients of 4 to 6 rows, inputs (3,), 2 classes, 5 test rows, 8 public rows)"
-    )
+    assert text == ("Federation('toy', 2 clients of 4 to 6 rows, inputs (3,), 2 classes, 5 test rows, 8 public rows)")
 
 
 GOOD = pair(4)

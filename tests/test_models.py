@@ -42,11 +42,7 @@ IMAGES = jax.ShapeDtypeStruct((2, 32, 32, 3), float)
 
 
 def test_the_papers_mlp_has_178110_weights():
-    assert (
-        size(weights_of(mlp(), batch(2, 28, 28)))
-        == 784 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10
-        == 178110
-    )
+    assert size(weights_of(mlp(), batch(2, 28, 28))) == 784 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10 == 178110
 
 
 def test_sizes_of_the_convolutional_networks():
@@ -107,9 +103,7 @@ def test_tiny_products_have_the_gradients_of_products(monkeypatch):
 
 
 def test_weights_have_the_default_precision():
-    assert {leaf.dtype for leaf in jax.tree.leaves(mlp((4,)).init(KEY, batch(2, 3), 2))} == {
-        jnp.zeros(()).dtype
-    }
+    assert {leaf.dtype for leaf in jax.tree.leaves(mlp((4,)).init(KEY, batch(2, 3), 2))} == {jnp.zeros(()).dtype}
 
 
 def test_unknown_activation_is_reported_with_the_choices():
@@ -186,9 +180,7 @@ def test_a_flax_module_is_a_model():
     inputs = batch(5, 2)
     model = as_model(Perceptron())
     params = model.init(KEY, inputs, 3)
-    assert model == Wrapped(Perceptron()) == as_model(Perceptron()) and hash(model) == hash(
-        as_model(Perceptron())
-    )
+    assert model == Wrapped(Perceptron()) == as_model(Perceptron()) and hash(model) == hash(as_model(Perceptron()))
     assert model.apply(params, inputs).shape == (5, 3)
     np.testing.assert_array_equal(model.apply(params, inputs), model.train(params, inputs, KEY))
 

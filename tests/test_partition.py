@@ -75,9 +75,7 @@ def test_dirichlet_of_small_class_concentration_gives_clients_few_classes():
     spread = {
         classes: np.mean(
             [
-                (counts_of(labels, dirichlet(1e15, classes)(labels, 10, RANDOM(seed)), 10) > 20)
-                .sum(axis=1)
-                .mean()
+                (counts_of(labels, dirichlet(1e15, classes)(labels, 10, RANDOM(seed)), 10) > 20).sum(axis=1).mean()
                 for seed in range(20)
             ]
         )
@@ -175,9 +173,7 @@ def test_natural_keeps_the_groups_in_order_of_appearance():
 )
 def test_a_partition_is_a_value_whose_repr_makes_it_again(partition, text):
     assert repr(partition) == text
-    again = eval(
-        text, {kind.__name__: kind for kind in (homogeneous, dirichlet, label_rate, two_classes_per_client)}
-    )
+    again = eval(text, {kind.__name__: kind for kind in (homogeneous, dirichlet, label_rate, two_classes_per_client)})
     assert again == partition and hash(again) == hash(partition)
     for field in dataclasses.fields(partition):
         with pytest.raises(dataclasses.FrozenInstanceError):

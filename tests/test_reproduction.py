@@ -174,7 +174,6 @@ def test_the_pooled_optimum_is_the_papers():
     assert history.nll[0] == pytest.approx(optimum(alone, 1.0).test, rel=1e-9)
 
 
-
 def test_figures_are_drawn(made_up, tmp_path):
     path = figures.curves(made_up.row("row"), tmp_path / "curves.png")
     assert path.read_bytes().startswith(b"\x89PNG")
