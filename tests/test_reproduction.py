@@ -11,7 +11,7 @@ import pytest
 
 import fedlap
 from fedlap.data import LOADERS
-from fedlap.errors import ConfigError
+from fedlap.errors import ConfigError, DataError
 from fedlap.paper import figures, tables, write
 from fedlap.paper.pooled import optimum
 from fedlap.paper.rows import ALGORITHMS, Paper
@@ -172,6 +172,12 @@ def test_the_pooled_optimum_is_the_papers():
     method = fedlap.FedLap(delta=1.0)
     history = fedlap.simulate(method, alone, fedlap.logistic(), solver=fedlap.newton(), rounds=1)
     assert history.nll[0] == pytest.approx(optimum(alone, 1.0).test, rel=1e-9)
+
+
+def test_a_figure_without_results_is_refused(made_up, tmp_path):
+    (made_up.folder / "results/row.jsonl").unlink()
+    with pytest.raises(DataError, match=r"row\.jsonl: no results on all rows yet; fedlap sweep"):
+        figures.curves(made_up.row("row"), tmp_path / "curves.png")
 
 
 def test_figures_are_drawn(made_up, tmp_path):

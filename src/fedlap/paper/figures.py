@@ -22,17 +22,14 @@ RUNNING = 9  # rounds of a running median
 
 def curves(row, path):
     """Accuracy and NLL of every algorithm's winner, mean and spread over seeds."""
+    _with_results(row)
     plt = _pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    drawn = False
     for name, title in ALGORITHMS.items():
         runs = row.runs(name, PAPER)
         if runs:
-            drawn = True
             _band(axes[0], [run.curves["test"].accuracy for run in runs], title, 100)
             _band(axes[1], [run.curves["test"].nll for run in runs], title)
-    if not drawn:
-        raise DataError(f"{row.file}: no results yet; fedlap reproduce {row.name} makes them")
     _finish(axes[0], "test accuracy (%)")
     _finish(axes[1], "test NLL")
     axes[1].legend(fontsize=8)
@@ -42,7 +39,7 @@ def curves(row, path):
 
 def weight_decay(paper, path):
     """FedDyn with and without weight decay, and FedLap, on homogeneous MNIST (the paper's appendix D.1)."""
-    row, plt = paper.row("mnist-weight-decay"), _pyplot()
+    row, plt = _with_results(paper.row("mnist-weight-decay")), _pyplot()
     figure, axis = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
     for algorithm in row.sweep.algorithms:
         for setting in row.sweep.settings(algorithm):
@@ -65,7 +62,7 @@ def two_clients(paper, path):
     plt, words = _pyplot(), []
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), sharey=True, layout="constrained")
     for axis, (name, title) in zip(axes, TWO_CLIENTS.items(), strict=True):
-        words += [f"{title}:", *_approach(paper.row(name), axis)]
+        words += [f"{title}:", *_approach(_with_results(paper.row(name)), axis)]
         axis.set_title(title, fontsize=10)
     axes[0].legend(fontsize=8)
     figure.suptitle(f"UCI Credit, two clients: median over seeds and {RUNNING} rounds")
@@ -118,6 +115,14 @@ def pooled_optima(row):
 
 def _ends(values):
     return min(values), max(values)
+
+
+def _with_results(row):
+    if not any(result.held_out == 0 for result in row.found):
+        raise DataError(
+            f"{row.file}: no results on all rows yet; fedlap sweep {row.spec} --output {row.file} makes them"
+        )
+    return row
 
 
 def _rounds(reached):
