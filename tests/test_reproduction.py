@@ -26,7 +26,7 @@ def test_every_row_is_a_sweep_of_known_algorithms():
     for name in PAPER.names:
         sweep = PAPER.row(name).sweep
         assert set(sweep.algorithms) <= set(ALGORITHMS)
-        assert sweep.final_seeds == (62, 63, 64)
+        assert sweep.final_seeds == ((62,) if name == "cifar10-ten-rounds" else (62, 63, 64))
         assert sweep.table["federation"]["dataset"] in LOADERS
 
 

@@ -123,7 +123,13 @@ def _printed(paper, number):
         rounds = {**paper.published["table1"], **paper.published["table4"]}
         names = [name for name in rounds if STANDARD + name in paper.names]
         return {STANDARD + name: {key: {} for key in rounds[name]} for name in names}
-    return paper.published[f"table{number}"]
+    printed = dict(paper.published[f"table{number}"])
+    for name, row in paper.published["rows"].items():
+        whole = printed.get(row.get("part_of"), {})
+        lines = {key: whole[key] for key in row.get("rounds", []) if key in whole}
+        if lines:
+            printed[name] = lines
+    return printed
 
 
 class Nearest(NamedTuple):
