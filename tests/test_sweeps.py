@@ -1,5 +1,6 @@
 """Sweeps: every cell once, whatever happens; what diverges is recorded; the two ways of choosing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,8 +134,19 @@ def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
     assert len(again) == 2 * len(best["fedavg"])  # two seeds
 
 
+def session_members(leader):
+    """The processes of a session, from /proc; the dead that nobody has waited for do not count."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(path.parent.name)
+    return found
+
+
 def test_a_sweep_goes_on_after_a_kill(tmp_path):
-    """A real process with two workers, killed by force when its first line is there."""
+    """A real process with two workers, killed by force when its first line is there; they go with it."""
     spec, path = tmp_path / "tiny.toml", tmp_path / "tiny.jsonl"
     spec.write_text(
         '[federation]\ndataset = "heart"\n[model]\nname = "mlp"\nhidden = [800]\n[train]\nrounds = 2\nseeds = [1]\n'
@@ -141,15 +154,23 @@ def test_a_sweep_goes_on_after_a_kill(tmp_path):
         '[sweep]\nfinals = "winners"\n[sweep.every]\nepochs = [1]\nlearning_rate = [1e-4, 1e-3, 3e-3, 1e-2]\n'
     )
     command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, "--jobs", "2"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 120
         while not (path.exists() and b"\n" in path.read_bytes()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        assert len(session_members(process.pid)) >= 4  # two workers, and their queues
+        process.kill()
         process.wait()
+        while session_members(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     before = path.read_bytes()
     kept = before[: before.rfind(b"\n") + 1]
     sweep = cells.read(spec)

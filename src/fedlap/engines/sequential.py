@@ -4,7 +4,6 @@ Fastest for larger models on a CPU: nothing is padded, one program serves every 
 of steps is a value, and two clients on two cores beat two cores inside one client's small products.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..parties import Moment
+from ..processors import cores
 from .round import State, client_round, server_round
 
 
@@ -29,7 +29,7 @@ def advance(setup, state, drawn, batches):
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     order = sorted(np.flatnonzero(drawn).tolist(), key=lambda k: -batches.steps[k])
-    with ThreadPoolExecutor(max_workers=_cores()) as threads:
+    with ThreadPoolExecutor(max_workers=len(cores())) as threads:
         new = dict(zip(order, threads.map(on_client, order), strict=True))
     clients = tuple(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
@@ -46,11 +46,6 @@ def run_client(setup, server, client, k, batches, moment):
 def run_server(setup, server, contributions, drawn):
     """The server's part of a round, which reads of the pool only the memory points."""
     return _server(*setup.static, setup.method, server, contributions, setup.pool, setup.shards, np.float64(drawn))
-
-
-def _cores():
-    """Those this process may use, which may be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _on_client(task, count, classes, method, server, client, pool, shards, k, batches, moment):

@@ -105,7 +105,7 @@ def settings(entries):
                             setting_text(chosen.setting),
                             chosen.settings,
                             len(runs),
-                            f"{seconds:.2g}",
+                            f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}",
                             minutes,
                         ]
                     )

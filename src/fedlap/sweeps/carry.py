@@ -1,10 +1,13 @@
 """The runs a sweep still lacks: small models as one compiled batch, larger ones a process a core."""
 
+import itertools
 import json
 import multiprocessing
 import os
+import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
 from typing import NamedTuple
@@ -14,6 +17,7 @@ import numpy as np
 
 from ..engines import vectorised
 from ..grid import simulate_grid
+from ..processors import cores, stay_on
 from ..simulation import Simulation, histories
 from .cells import Cell
 from .choose import winners
@@ -78,7 +82,7 @@ def _workers(cells, data_dir, jobs):
         return 0
     if _simulation(cells[0], data_dir, False).engine is vectorised:
         return 0
-    return min(jobs or len(os.sched_getaffinity(0)), len(cells))
+    return min(jobs or len(cores()), len(cells))
 
 
 def _data(cell, data_dir, watch_train):
@@ -151,11 +155,13 @@ def _run_batch(batch, data_dir, watch_train):
 
 def _on_processes(cells, data_dir, watch_train, workers, folder):
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        cores, news = manager.Queue(), manager.Queue()
-        for core in sorted(os.sched_getaffinity(0))[:workers]:
-            cores.put(core)
-        with ProcessPoolExecutor(workers, context, initializer=_take_a_core, initargs=(cores,)) as pool:
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_parent)
+    with manager:
+        free, news = manager.Queue(), manager.Queue()
+        for core in itertools.islice(itertools.cycle(cores()), workers):
+            free.put(core)
+        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(free,)) as pool:
             by_digest = {cell.digest: cell for cell in cells}
             waiting = {pool.submit(_run_one, cell, data_dir, watch_train, folder, news) for cell in cells}
             try:
@@ -174,9 +180,15 @@ def _on_processes(cells, data_dir, watch_train, workers, folder):
         folder.rmdir()
 
 
-def _take_a_core(cores):
-    """A process that sees one core runs one thread, and two such processes do not wait for each other."""
-    os.sched_setaffinity(0, {cores.get()})
+def _begin(free):
+    _end_with_parent()
+    stay_on(free.get())
+
+
+def _end_with_parent():
+    """No process outlives the sweep, even one that was killed."""
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _drain(queue):

@@ -1,0 +1,14 @@
+"""Cores, where the system tells which of them a process may use; macOS does not."""
+
+import os
+
+
+def cores():
+    """Those this process may use, which may be fewer than there are."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def stay_on(core):
+    """A process that sees one core runs one thread, and two such processes do not wait for each other."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
