@@ -22,35 +22,35 @@ RUNNING = 9  # rounds of a running median
 
 def curves(row, path):
     """Accuracy and NLL of every algorithm's winner, mean and spread over seeds."""
-    _with_results(row)
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for name, title in ALGORITHMS.items():
-        runs = row.runs(name, PAPER)
-        if runs:
-            _band(axes[0], [run.curves["test"].accuracy for run in runs], title, 100)
-            _band(axes[1], [run.curves["test"].nll for run in runs], title)
-    _finish(axes[0], "test accuracy (%)")
-    _finish(axes[1], "test NLL")
-    axes[1].legend(fontsize=8)
-    figure.suptitle(f"{row.title}: settings with the best test accuracy, as in the paper")
-    return _save(plt, figure, path)
+    lines = [(title, _with_results(row).runs(name, PAPER), "-") for name, title in ALGORITHMS.items()]
+    return _accuracy_and_nll(lines, f"{row.title}: settings with the best test accuracy, as in the paper", path)
 
 
 def weight_decay(paper, path):
     """FedDyn with and without weight decay, and FedLap, on homogeneous MNIST (the paper's appendix D.1)."""
-    row, plt = _with_results(paper.row("mnist-weight-decay")), _pyplot()
-    figure, axis = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
-    for algorithm in row.sweep.algorithms:
-        for setting in row.sweep.settings(algorithm):
-            runs = finals(row.found, algorithm, setting)
-            if runs:
-                style = "-" if algorithm == "feddyn" else "--"
-                label = f"{ALGORITHMS[algorithm]}, {setting_text(setting)}"
-                _band(axis, [run.curves["test"].accuracy for run in runs], label, 100, style)
-    _finish(axis, "test accuracy (%)")
-    axis.legend(fontsize=8)
-    axis.set_title("FedDyn's weight decay, homogeneous MNIST")
+    row, lines = _with_results(paper.row("mnist-weight-decay")), []
+    for name in row.sweep.algorithms:
+        for setting in row.sweep.settings(name):
+            label = f"{ALGORITHMS[name]}, {setting_text(setting).replace('_', ' ')}"
+            lines.append((label, finals(row.found, name, setting), "-" if name == "feddyn" else "--"))
+    return _accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
+
+
+def _accuracy_and_nll(lines, title, path, accuracies=None):
+    """Lines are (label, runs, style); those without runs are left out."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for label, runs, style in lines:
+        if runs:
+            _band(axes[0], [run.curves["test"].accuracy for run in runs], label, 100, style)
+            _band(axes[1], [run.curves["test"].nll for run in runs], label, style=style)
+    _finish(axes[0], "test accuracy (%)")
+    axes[0].set_ylim(accuracies)
+    _finish(axes[1], "test NLL")
+    for axis in axes:
+        axis.xaxis.get_major_locator().set_params(integer=True)  # no half rounds
+    axes[0].legend(fontsize=8, loc="lower right")
+    figure.suptitle(title)
     return _save(plt, figure, path)
 
 
