@@ -8,8 +8,10 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fedlap
+from fedlap.cli import app
 from fedlap.data import LOADERS
 from fedlap.errors import ConfigError, DataError
 from fedlap.paper import figures, tables, write
@@ -39,6 +41,13 @@ def test_the_grids_are_those_of_the_appendix():
         "mnist-homog": (6, 18, 54, 18, 18, 54),
         "cifar10": (3, 12, 27, 9, 9, 27),
     }
+    alphas = {"fmnist-homog": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], "mnist-homog": [1e-4, 1e-5, 1e-6]}
+    for name, alpha in alphas.items():  # typed from the appendix
+        both = [PAPER.row(each).sweep.axes for each in (name, name.replace("homog", "heterog"))]
+        assert [axes["feddyn"]["alpha"] for axes in both] == [alpha, alpha]
+        assert [axes["feddyn"]["weight_decay"] for axes in both] == [[1e-4, 1e-5, 1e-6]] * 2
+        assert [axes["fedavg"]["epochs"] for axes in both] == [[1, 5, 10]] * 2
+        assert [axes["fedlap_cov"] for axes in both] == [both[0]["fedlap_cov"]] * 2
     for name, expected in counts.items():
         sweep = PAPER.row(name).sweep
         assert tuple(len(sweep.settings(algorithm)) for algorithm in sweep.algorithms) == expected
@@ -117,12 +126,40 @@ def test_a_table_shows_both_ways_beside_the_paper(made_up):
     assert (line["honest_mean"], line["honest_difference"], line["honest_verdict"]) == ("50", "0", "within")
 
 
-def test_a_result_of_a_setting_the_sweep_no_longer_has_does_not_count(made_up):
-    file = made_up.folder / "results/row.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    lines[-1]["setting"] = {"epochs": 7}
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert len(made_up.row("row").found) == len(lines) - 1
+@pytest.mark.parametrize("change", [("epochs = [1, 5]", "epochs = [1]"), ("rounds = 3", "rounds = 4")])
+def test_results_of_what_the_sweep_no_longer_runs_do_not_count(made_up, change):
+    """A value that left the grid takes its runs with it; another number of rounds makes all of them other runs."""
+    spec, before = made_up.folder / "row.toml", len(made_up.row("row").found)
+    spec.write_text(spec.read_text().replace(*change))
+    assert (before, len(made_up.row("row").found)) == (8, 4 if "epochs" in change[0] else 0)
+
+
+def fedlap_command(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_the_commands_of_a_row(made_up, tmp_path):
+    """From nothing: its runs, its table beside the printed one, and the files; then again with what won before."""
+    out = tmp_path / "out"
+    options = ("--paper", made_up.folder, "--output", out)
+    shown = fedlap_command("table", "1", *options).output
+    assert "60.0(1.0)▲" in shown and "50.0(1.0)✓" in shown
+    assert {path.name for path in out.iterdir()} == {"table-1.md", "table-1.csv", "table-1.png"}
+    shown = fedlap_command("reproduce", "row", *options).output
+    assert "A row" in shown and "60.0(1.0)" not in shown  # what ran here, not what was made up
+    assert len((out / "row.jsonl").read_text().splitlines()) == 16
+    assert (out / "row-table-1.md").read_text().startswith("# Table 1")
+    fedlap_command("reproduce", "row", "--quick", *options)
+    quick = [json.loads(line) for line in (out / "row-quick.jsonl").read_text().splitlines()]
+    assert {(line["algorithm"], line["setting"]["epochs"]) for line in quick} == {("fedavg", 1), ("fedavg", 5)}
+
+
+def test_named_figures_are_drawn_from_committed_results(tmp_path):
+    shown = fedlap_command("figure", "weight-decay", "--output", tmp_path).output
+    assert "FedLap, delta 1: accuracy 98" in shown and "the paper: catastrophic after the first 7 rounds" in shown
+    shown = fedlap_command("figure", "two-clients", "--output", tmp_path).output
+    assert "0.334 to 0.336 at delta = 1" in shown and "2 rounds of FedLap and 78 of FedDyn" in shown
+    assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in figures.FIGURES)
 
 
 def test_a_folder_without_the_paper_is_refused(tmp_path):
@@ -133,15 +170,15 @@ def test_a_folder_without_the_paper_is_refused(tmp_path):
 
 
 def test_committed_results_are_of_committed_sweeps():
-    """Every line's spec gives its digest again, so that no result can drift away from what it says it is of."""
+    """Every line is a run of its sweep as it stands, so that no result can drift away from what it says it is of."""
     for path in sorted((PAPER.folder / "results").glob("*.jsonl")):
         row = PAPER.row(path.stem)
-        assert row.found, path
-        algorithm = row.found[-1].algorithm
-        result = row.found[-1]
-        cell = row.sweep.cell(algorithm, result.setting, result.seed, result.held_out)
-        assert cell.digest == result.cell
-        assert asdict(result)["spec"] == cell.spec.as_dict()
+        found = row.found
+        assert len(found) == len(path.read_text().splitlines()) > 0, path
+        for result in (found[0], found[-1]):
+            cell = row.sweep.cell(result.algorithm, result.setting, result.seed, result.held_out)
+            assert cell.digest == result.cell
+            assert asdict(result)["spec"] == cell.spec.as_dict()
 
 
 def test_fedlap_and_fedlap_cov_reproduce_the_tabular_rows():

@@ -15,7 +15,7 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError
-from fedlap.sweeps import cells, choose, results
+from fedlap.sweeps import carry, cells, choose, results
 from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
 from fedlap.sweeps.display import Estimate
 
@@ -54,12 +54,17 @@ def test_a_grid_is_the_product_of_its_axes():
 
 
 def test_a_part_of_a_grid_has_the_same_cells():
-    part = make().narrow(["epochs=2", "delta=0.1,3"])
+    part = make().narrow(["epochs=2", "delta=0.1"])
     assert part.settings("fedavg") == [{"epochs": 2}]
     assert part.settings("fedlap") == [{"epochs": 2, "delta": 0.1, "learning_rate": 1e-2}]
     assert {cell.digest for cell in part.search()} < {cell.digest for cell in make().search()}
-    with pytest.raises(ConfigError, match="leaves nothing of fedavg's epochs, which has 1, 2"):
-        make().narrow(["epochs=3"])
+    with pytest.raises(ConfigError, match="epochs has no value '3'; it has 1, 2"):
+        make().narrow(["epochs=1,3"])
+    mixed = make(fedavg={"learning_rate": [1e-3]})
+    with pytest.raises(ConfigError, match=r"leaves nothing of fedavg's learning_rate, which has 0\.001"):
+        mixed.narrow(["learning_rate=1e-2"])
+    kept = make(every={"keep": [True, False]}).narrow(["keep=true"])
+    assert kept.settings("fedavg") == [{"keep": True}]
     with pytest.raises(ConfigError, match=r"axis.*epohcs.*epochs"):
         make().narrow(["epohcs=3"])
 
@@ -134,6 +139,50 @@ def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
     assert len(again) == 2 * len(best["fedavg"])  # two seeds
 
 
+def test_winners_are_those_of_the_grid_as_it_stands(tmp_path):
+    """A setting that has left the grid is neither run again nor in the way of those that are in it."""
+    path, table = tmp_path / "x.jsonl", {**TABLE, "algorithms": {"fedavg": {}}}
+    table["sweep"] = {"finals": "winners", "every": {"learning_rate": [1e-2]}}
+    run(cells.make("tiny", table), path)
+    table["sweep"]["every"]["learning_rate"] = [1e-5]
+    _, done = run(cells.make("tiny", table), path)
+    assert [(result.held_out > 0, result.setting["learning_rate"]) for result in done] == [
+        *[(True, 1e-5)] * 2,
+        *[(False, 1e-5)] * 2,
+    ]
+
+
+def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
+    """The digest knows neither of train curves nor of precision."""
+    path = tmp_path / "x.jsonl"
+    lines = finished[0].read_text()
+    path.write_text(lines)
+    events, done = run(make(watch_train=True), path)
+    assert [event.done for event in events if isinstance(event, Planned)] == [0, 0]
+    assert all("train" in result.curves for result in done)
+    path.write_text(lines.replace('"float64"', '"float32"'))
+    events, _ = run(make(), path)
+    assert [event.done for event in events if isinstance(event, Planned)] == [0, 0]
+
+
+@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
+def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table):
+    """To the same bits as one that was never stopped, as a compiled batch and one by one as on an accelerator."""
+    monkeypatch.setattr(carry, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
+    sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
+    _, whole = run(sweep, tmp_path / "whole.jsonl")
+    path = tmp_path / "stopped.jsonl"
+    steps = carry_out(sweep, path)
+    assert [next(steps).workers, next(steps).round, next(steps).round] == [0 if table is TABLE else 1, 1, 2]
+    steps.close()
+    assert path.read_text() == "" and len(list(tmp_path.glob("stopped.jsonl.checkpoints/*.npz"))) == 1
+    events, done = run(sweep, path)
+    assert [event.round for event in events if isinstance(event, Advanced)][:2] == [2, 3]
+    assert [result.curves for result in done] == [result.curves for result in whole]
+    assert not list(tmp_path.glob("*.checkpoints"))
+
+
 def session_members(leader):
     """The processes of a session, from /proc; the dead that nobody has waited for do not count."""
     found = []
@@ -155,7 +204,11 @@ def test_a_sweep_goes_on_after_a_kill(tmp_path):
     )
     command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
     process = subprocess.Popen(
-        [*command, "--jobs", "2"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--jobs", "2"],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "JAX_ENABLE_X64": "1"},  # as in this process, so that its results count
     )
     try:
         deadline = time.monotonic() + 120
@@ -240,6 +293,8 @@ def test_an_estimate_weighs_algorithms_by_what_they_took():
     assert estimate.seconds == pytest.approx(sum(cell.cost for cell in slow) / 2)
     finish(slow[0], 10.0 * slow[0].cost)
     assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[1:]) / 2)
+    estimate.advance(Advanced([slow[1]], 1, 10.0 * slow[1].cost / 3))  # of three rounds
+    assert estimate.seconds == pytest.approx(10 * (sum(cell.cost for cell in slow[1:]) - slow[1].cost / 3) / 2)
 
 
 def test_one_writer_a_file(tmp_path):
@@ -265,11 +320,35 @@ def test_a_damaged_line_is_named(finished, tmp_path):
         ({"fedlap": {"dleta": [1.0]}}, "dleta.*delta"),
         ({"fedlap": {"delta": 1.0}}, r"sweep.fedlap.delta is 1.0; expected a list"),
         ({"fedlap": {"delta": []}}, "expected a list"),
+        ({"fedlap": 3}, r"sweep.fedlap is 3; expected a section"),
+        ({"every": 3}, r"sweep.every is 3; expected a section"),
+        ({"search_seeds": 5}, "sweep.search_seeds is 5; expected a list of whole numbers"),
+        ({"search_seeds": ["a"]}, "sweep.search_seeds is"),
+        ({"watch_train": "yes"}, "sweep.watch_train is 'yes'; expected true or false"),
     ],
 )
 def test_a_wrong_sweep_is_refused(sweep, message):
     with pytest.raises(ConfigError, match=message):
         make(**sweep)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"seeds": 62}}, "train.seeds is 62; expected a list of whole numbers"),
+        ({"train": {"seeds": []}}, "train.seeds is"),
+        ({"solver": {"name": "adma"}}, "solver.name 'adma'.*adam"),
+    ],
+)
+def test_a_wrong_spec_of_a_sweep_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        make({**TABLE, **change})
+
+
+def test_what_is_swept_cannot_be_set():
+    with pytest.raises(ConfigError, match=r"--set solver\.epochs=7: epochs is swept; choose .* with --only"):
+        cells.make("tiny", TABLE, overrides=["solver.epochs=7"])
+    assert cells.make("tiny", TABLE, overrides=["rounds=7"]).search()[0].spec.train.rounds == 7
 
 
 def test_a_spec_without_a_sweep_is_refused():

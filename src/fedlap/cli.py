@@ -147,6 +147,3 @@ def main():
     except FedlapError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; the same sweep, or fedlap run --resume FOLDER, goes on where this stopped", err=True)
-        sys.exit(130)

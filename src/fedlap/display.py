@@ -40,8 +40,10 @@ class Display:
         self.progress.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
         self.progress.stop()
+        if kind is KeyboardInterrupt:
+            self.console.print(f"Interrupted; fedlap run --resume {self.folder} goes on where this stopped.")
 
     def _begin(self, name):
         self.progress.start_task(self.bars[name])

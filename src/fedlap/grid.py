@@ -1,13 +1,15 @@
 """Several settings and seeds of a small model at once."""
 
-import time
+import hashlib
+import json
+from collections import deque
+from dataclasses import dataclass
 
 import jax
-import numpy as np
 
 from .engines import grid
 from .errors import ConfigError
-from .simulation import History, Simulation
+from .simulation import History, Simulation, progress
 
 
 def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, **options):
@@ -32,34 +34,78 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, 
     >>> len(histories), histories[1, 0].accuracy.shape
     (4, (2,))
     """
-    seeds = list(seeds)
-    federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
-    if len(federations) != len(seeds):
-        raise ConfigError(f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all")
-    watches = watches or [{}] * len(seeds)
-    runs = [
-        [
-            Simulation.of(
-                algorithm, federation, model, solver=solver, seed=seed, engine="vectorised", watch=watch, **options
+    runs = Grid.of(settings, federations, model, seeds=seeds, watches=watches, **options)
+    return runs.histories(*deque(progress(runs, rounds), maxlen=1).pop())
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Many runs, ready to go as one."""
+
+    seeds: list[int]
+    runs: list[list[Simulation]]  # [seeds][settings]
+    prepared: grid.Prepared
+
+    @classmethod
+    def of(cls, settings, federations, model, *, seeds, watches=None, **options):
+        """Check everything and put the data on the device. Arguments are those of `simulate_grid`."""
+        seeds = list(seeds)
+        federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
+        if len(federations) != len(seeds):
+            raise ConfigError(
+                f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all"
             )
-            for algorithm, solver in settings
+        watches = watches or [{}] * len(seeds)
+        runs = [
+            [
+                Simulation.of(
+                    algorithm, federation, model, solver=solver, seed=seed, engine="vectorised", watch=watch, **options
+                )
+                for algorithm, solver in settings
+            ]
+            for federation, seed, watch in zip(federations, seeds, watches, strict=True)
         ]
-        for federation, seed, watch in zip(federations, seeds, watches, strict=True)
-    ]
-    _check_alike(runs)
-    prepared, first = grid.prepare(runs), [of_seed[0] for of_seed in runs]
-    states, table = prepared.states, []
-    for round in range(1 if first[0].algorithm.one_shot else rounds):
-        began = time.perf_counter()
-        states = grid.advance(prepared, states, [run.plan(round) for run in first])
-        metrics = grid.evaluate(prepared, states)
-        table.append([np.full(metrics.shape[1:], time.perf_counter() - began), *metrics])
-    table = np.array(table)  # [rounds, columns, seeds, settings]
-    return {
-        (j, seed): History.of(runs[i][j], grid.one(states, i, j), table[:, :, i, j])
-        for i, seed in enumerate(seeds)
-        for j in range(len(settings))
-    }
+        _check_alike(runs)
+        return cls(seeds, runs, grid.prepare(runs))
+
+    @property
+    def first(self):
+        """A run of each seed: what settings share."""
+        return [of_seed[0] for of_seed in self.runs]
+
+    @property
+    def columns(self):
+        return (*self.runs[0][0].columns, len(self.runs), len(self.runs[0]))
+
+    @property
+    def one_shot(self):
+        return self.runs[0][0].one_shot
+
+    def init(self):
+        return self.prepared.states
+
+    def plan(self, round):
+        return [run.plan(round) for run in self.first]
+
+    def step(self, states, plans):
+        return grid.advance(self.prepared, states, plans)
+
+    def look(self, states):
+        return grid.evaluate(self.prepared, states)
+
+    def describe(self):
+        """What makes two grids the same."""
+        methods = [f"{run.algorithm} {run.solver}" for run in self.runs[0]]
+        words = json.dumps([methods, *(run.describe() for run in self.first)], sort_keys=True)
+        return {"grid": hashlib.sha256(words.encode()).hexdigest()}
+
+    def histories(self, states, table):
+        """The history of each run, {(setting, seed): history}."""
+        return {
+            (j, seed): History.of(self.runs[i][j], grid.one(states, i, j), table[:, :, i, j])
+            for i, seed in enumerate(self.seeds)
+            for j in range(len(self.runs[i]))
+        }
 
 
 def _check_alike(runs):

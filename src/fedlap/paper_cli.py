@@ -8,9 +8,8 @@ import typer
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
 PaperDir = Annotated[Path | None, typer.Option("--paper", help="The folder paper/ of the repository; found by itself.")]
 OutputDir = Annotated[Path, typer.Option("--output", help="A folder for the Markdown, CSV and PNG files.")]
+CURVES = "curves"  # the figure that any row has
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger models; one a core if not given.")]
-
-FIGURES = ("curves", "weight-decay", "two-clients")
 
 
 def sweep(
@@ -55,20 +54,15 @@ def figure(
     from .paper import figures
     from .paper.rows import Paper
 
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
+    if name not in (CURVES, *figures.FIGURES):
+        raise unknown("figure", name, (CURVES, *figures.FIGURES))
     found = Paper.find(paper)
+    if name != CURVES:
+        return _draw(found, name, output)
+    if row is None:
+        raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
     output.mkdir(parents=True, exist_ok=True)
-    if name == "curves":
-        if row is None:
-            raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
-        path = figures.curves(found.row(row), output / f"curves-{row}.png")
-    elif name == "weight-decay":
-        path = figures.weight_decay(found, output / "weight-decay.png")
-    else:
-        path, words = figures.two_clients(found, output / "two-clients.png")
-        typer.echo(words)
-    typer.echo(f"Written: {path}")
+    typer.echo(f"Written: {figures.curves(found.row(row), output / f'curves-{row}.png')}")
 
 
 def reproduce(
@@ -83,6 +77,7 @@ def reproduce(
     from dataclasses import replace
 
     from .errors import DataError
+    from .paper.figures import ROWS
     from .paper.rows import Paper
     from .paper.tables import tables_of
 
@@ -92,8 +87,19 @@ def reproduce(
     if quick and not mine.found:
         raise DataError(f"{mine.file}: no results to take the winning settings from; leave out --quick")
     _carry_out(mine.sweep, file, data_dir, jobs, mine.winners if quick else None)
+    fresh = replace(found, fresh={row: file}, chosen_anew=not quick)
     for number in tables_of(found, row):
-        _show(replace(found, fresh=file, chosen_anew=not quick), number, row, output)
+        _show(fresh, number, row, output)
+    if row in ROWS:
+        _draw(fresh, ROWS[row], output)
+
+
+def _draw(paper, name, output):
+    from .paper.figures import FIGURES
+
+    output.mkdir(parents=True, exist_ok=True)
+    path, words = FIGURES[name](paper, output / f"{name}.png")
+    typer.echo(f"{words}\nWritten: {path}")
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):

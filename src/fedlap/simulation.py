@@ -41,6 +41,7 @@ class Simulation:
     seed: int
     participation: float | int
     setup: Setup
+    size: int  # how many weights
     engine: Any
     test: tuple
     watch: dict[str, tuple]
@@ -75,8 +76,9 @@ class Simulation:
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
         watch = {name: on_device(*data) for name, data in (watch or {}).items()}
-        engine = choose(engine, Vector(weights).size)
-        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, engine, test, watch)
+        size = Vector(weights).size
+        engine = choose(engine, size)
+        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, size, engine, test, watch)
 
     def __repr__(self):
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
@@ -97,10 +99,19 @@ class Simulation:
     def evaluate(self, state: State) -> Metrics:
         return evaluate(self.setup.task, state.server.w, *self.test)
 
-    def look(self, state: State) -> list[float]:
+    def look(self, state: State) -> np.ndarray:
         """Accuracy and NLL on the test set, then on every watched set."""
         found = [evaluate(self.setup.task, state.server.w, *data) for data in (self.test, *self.watch.values())]
-        return [float(number) for metrics in found for number in metrics]
+        return np.array([float(number) for metrics in found for number in metrics])
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The shape of a round in the table: seconds, then what `look` sees."""
+        return (3 + 2 * len(self.watch),)
+
+    @property
+    def one_shot(self) -> bool:
+        return self.algorithm.one_shot
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
@@ -199,7 +210,13 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
 
 
 def histories(run, rounds, checkpoint=None, resume=False, every=0.0):
-    """The history so far after every round, for whoever wants to watch.
+    """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
+    for state, table in progress(run, rounds, checkpoint, resume, every):
+        yield History.of(run, state, table)
+
+
+def progress(run, rounds, checkpoint=None, resume=False, every=0.0):
+    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
 
     A checkpoint is written when `every` seconds have passed since the last one: after each round by default.
     """
@@ -207,24 +224,25 @@ def histories(run, rounds, checkpoint=None, resume=False, every=0.0):
         raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
-    rounds = 1 if run.algorithm.one_shot else rounds
-    state, table = run.init(), np.zeros((0, 3 + 2 * len(run.watch)))
+    rounds = 1 if run.one_shot else rounds
+    state, table = run.init(), np.zeros((0, *run.columns))
     description = run.describe() if checkpoint is not None else {}
     if resume:
         state, table = checkpoints.load(checkpoint, state, table, description)
         if len(table):
-            yield History.of(run, state, table)
+            yield state, table
     plan, saved = run.plan(state.round), time.monotonic()
     for _ in range(len(table), rounds):
         began = time.perf_counter()
         state = run.step(state, plan)
         plan = run.plan(state.round)  # drawn while the device is still at work
         metrics = run.look(state)
-        table = np.vstack([table, [time.perf_counter() - began, *metrics]])
+        seconds = np.full((1, *metrics.shape[1:]), time.perf_counter() - began)
+        table = np.concatenate([table, np.concatenate([seconds, metrics])[None]])
         if checkpoint is not None and time.monotonic() - saved >= every:
             checkpoints.save(checkpoint, state, table, description)
             saved = time.monotonic()
-        yield History.of(run, state, table)
+        yield state, table
 
 
 def _check_participation(participation, count):

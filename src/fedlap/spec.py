@@ -190,10 +190,11 @@ def _places(table):
         **{algorithm: ALGORITHMS[algorithm] for algorithm in table["algorithms"]},
     }
     named = [(section, "name") for section in ("model", "solver", "server_solver")] + [("federation", "dataset")]
-    return [(section, key) for section, maker in makers.items() if maker for key in _keys(maker)] + named
+    return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + named
 
 
-def _keys(maker):
+def keys(maker):
+    """The names a table may give to a class or a function."""
     return list(inspect.signature(maker).parameters)
 
 

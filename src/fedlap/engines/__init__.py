@@ -15,7 +15,12 @@ SMALL = 10_000
 def choose(name, weights):
     """The engine of that name, or the faster one for a model of so many weights."""
     if name == "auto":
-        return vectorised if weights <= SMALL or jax.default_backend() != "cpu" else sequential
+        return vectorised if small(weights) or jax.default_backend() != "cpu" else sequential
     if name not in ENGINES:
         raise ConfigError(f'engine is "{name}"; expected "auto", ' + ", ".join(f'"{n}"' for n in ENGINES))
     return ENGINES[name]
+
+
+def small(weights):
+    """Whether a model has so few weights that many clients, or whole runs, are best one program."""
+    return weights <= SMALL

@@ -32,8 +32,21 @@ def weight_decay(paper, path):
     for name in row.sweep.algorithms:
         for setting in row.sweep.settings(name):
             label = f"{ALGORITHMS[name]}, {setting_text(setting).replace('_', ' ')}"
-            lines.append((label, finals(row.found, name, setting), "-" if name == "feddyn" else "--"))
-    return _accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
+            lines.append((label, finals(row.fresh, name, setting), "-" if name == "feddyn" else "--"))
+    words = [_turns(label, runs) for label, runs, _ in lines if runs]
+    rounds = paper.published["weight-decay"]["falls_apart_after"]
+    words.append(f"the paper: catastrophic after the first {rounds} rounds without weight decay")
+    path = _accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
+    return path, "\n".join(words)
+
+
+def _turns(label, runs):
+    """Where the mean over seeds is best, and where it ends."""
+    accuracy, nll = (np.mean([getattr(run.curves["test"], name) for run in runs], 0) for name in ("accuracy", "nll"))
+    return (
+        f"{label}: accuracy {100 * accuracy.max():.1f} at round {accuracy.argmax() + 1}, {100 * accuracy[-1]:.1f} in "
+        f"the end; NLL {nll.min():.3f} at round {nll.argmin() + 1}, {nll[-1]:.3f} in the end"
+    )
 
 
 def _accuracy_and_nll(lines, title, path, accuracies=None):
@@ -64,9 +77,20 @@ def two_clients(paper, path):
     for axis, (name, title) in zip(axes, TWO_CLIENTS.items(), strict=True):
         words += [f"{title}:", *_approach(_with_results(paper.row(name)), axis)]
         axis.set_title(title, fontsize=10)
+    printed = paper.published["two-clients"]
+    words.append(
+        f"the paper: test NLL of the pooled optimum {printed['test_nll']['1.0']} at delta = 1, "
+        f"{printed['test_nll']['0.0']} at delta = 0; within 1 % after {printed['fedlap_rounds']} rounds of FedLap and "
+        f"{printed['feddyn_rounds']} of FedDyn"
+    )
     axes[0].legend(fontsize=8)
     figure.suptitle(f"UCI Credit, two clients: median over seeds and {RUNNING} rounds")
     return _save(plt, figure, path), "\n".join(words)
+
+
+# The figures with a name, and the rows they are drawn from.
+FIGURES = {"weight-decay": weight_decay, "two-clients": two_clients}
+ROWS = {"mnist-weight-decay": "weight-decay", **dict.fromkeys(TWO_CLIENTS, "two-clients")}
 
 
 def _approach(row, axis):
@@ -75,11 +99,12 @@ def _approach(row, axis):
     tests = ", ".join(
         "{:.3f} to {:.3f} at delta = {:g}".format(*_ends([of_seed[delta].test for of_seed in ideal.values()]), delta)
         for delta in ideal[row.sweep.final_seeds[0]]
+        if delta > 0
     )
-    words.append(f"test NLL of the pooled optimum: {tests}")
+    words.append(f"test NLL of the pooled optimum: {tests}; there is none at delta = 0")
     for algorithm in row.sweep.algorithms:
         for setting in row.sweep.settings(algorithm):
-            runs = finals(row.found, algorithm, setting)
+            runs = finals(row.fresh, algorithm, setting)
             if not runs:
                 continue
             targets = [[ideal[run.seed][setting.get("delta", 0.0)].train] for run in runs]
@@ -118,9 +143,9 @@ def _ends(values):
 
 
 def _with_results(row):
-    if not any(result.held_out == 0 for result in row.found):
+    if not any(result.held_out == 0 for result in row.fresh):
         raise DataError(
-            f"{row.file}: no results on all rows yet; fedlap sweep {row.spec} --output {row.file} makes them"
+            f"{row.reported}: no results on all rows yet; fedlap sweep {row.spec} --output {row.reported} makes them"
         )
     return row
 

@@ -1,7 +1,7 @@
 """The rows of the paper's tables: a sweep each, its results, and the numbers the paper printed."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +25,8 @@ class Paper:
     """The folder paper/, and where the results are."""
 
     folder: Path
-    fresh: Path | None = None  # a file of new results, to be reported in place of the committed ones
-    chosen_anew: bool = False  # and its settings chosen by them too
+    fresh: dict[str, Path] = field(default_factory=dict)  # of some rows: new results, to report in place of these
+    chosen_anew: bool = False  # and their settings chosen by them too
 
     @classmethod
     def find(cls, folder=None):
@@ -53,7 +53,7 @@ class Paper:
             raise unknown("row", name, self.names)
         known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name, "minutes": None})
         committed = self.folder / "results" / f"{name}.jsonl"
-        reported = self.fresh or committed
+        reported = self.fresh.get(name, committed)
         file = reported if self.chosen_anew else committed
         return Row(name, known["title"], known["minutes"], self.folder / f"{name}.toml", file, reported)
 
@@ -82,9 +82,10 @@ class Row:
         return self.found if self.reported == self.file else self._of_sweep(self.reported)
 
     def _of_sweep(self, file):
-        """The results of this sweep as it stands now; those of settings it no longer has do not count."""
-        settings = {name: self.sweep.settings(name) for name in self.sweep.algorithms}
-        return [each for each in results.load(file).values() if each.setting in settings.get(each.algorithm, [])]
+        """The results of this sweep as it stands now; runs it no longer has, or has changed, do not count."""
+        found = results.load(file)
+        mine = self.sweep.digests if found else set()
+        return [each for digest, each in found.items() if digest in mine]
 
     def chosen(self, algorithm, way):
         if algorithm not in self.sweep.algorithms:

@@ -48,7 +48,7 @@ KINDS = {
     "2": Kind("Maximum accuracy (%)", "round", maximum_accuracy, 1, 1.0),
     "3": Kind("Rounds to an accuracy", "accuracy (%)", rounds_to_accuracy, 0, 0.0),
     "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
-    "5": Kind("Negative log-likelihood", "round", nll, 3, 0.0),
+    "5": Kind("Negative log-likelihood", "round", nll, 2, 0.0),
     "two-points": Kind(
         "FedLap-Func with two memory points per class and client, accuracy (%)", "round", mean_accuracy, 1, 1.0
     ),
@@ -83,7 +83,6 @@ class Entry:
         difference = self.difference(way)
         if difference is None:
             return None
-        # Printed numbers are rounded, so a deviation printed as 0.0 may be anything up to half a digit.
         if abs(difference) <= 2 * self.published[1]:
             return "within"
         if abs(difference) <= point:
@@ -117,13 +116,13 @@ def _printed(paper, number):
     if number == "two-points":
         return {
             f"{name}-two-points": {key: {"fedlap_func": number} for key, number in of["mean"].items()}
-            for name, of in paper.published[number].items()
+            for name, of in paper.published.get(number, {}).items()
         }
     if number == "standard":
-        rounds = {**paper.published["table1"], **paper.published["table4"]}
+        rounds = {**paper.published.get("table1", {}), **paper.published.get("table4", {})}
         names = [name for name in rounds if STANDARD + name in paper.names]
         return {STANDARD + name: {key: {} for key in rounds[name]} for name in names}
-    printed = dict(paper.published[f"table{number}"])
+    printed = dict(paper.published.get(f"table{number}", {}))
     for name, row in paper.published["rows"].items():
         whole = printed.get(row.get("part_of"), {})
         lines = {key: whole[key] for key in row.get("rounds", []) if key in whole}

@@ -1,5 +1,9 @@
-"""The runs a sweep still lacks: small models as one compiled batch, larger ones a process a core."""
+"""The runs a sweep still lacks: small models as one compiled batch, larger ones a process a core.
 
+On an accelerator the larger ones run in turn.
+"""
+
+import hashlib
 import itertools
 import json
 import multiprocessing
@@ -7,6 +11,7 @@ import os
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import partial
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
@@ -15,10 +20,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..engines import vectorised
-from ..grid import simulate_grid
+from ..engines import small
+from ..grid import Grid
 from ..processors import cores, stay_on
-from ..simulation import Simulation, histories
+from ..simulation import Simulation, histories, progress
 from .cells import Cell
 from .choose import winners
 from .results import Curve, Result, load, writer
@@ -37,14 +42,16 @@ class Planned(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A long run has finished a round."""
+    """A run, or a batch of them, has finished a round."""
 
-    cell: Cell
+    cells: list[Cell]
     round: int
+    seconds: float  # of each of them, up to here
 
 
 class Finished(NamedTuple):
     results: list[Result]
+    checkpoint: Path  # of no use once the results are on disk
 
 
 def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
@@ -52,37 +59,39 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
 
     `quick` is a {algorithm: settings} to train on all rows at once, without a search.
     """
+    folder = Path(f"{path}.checkpoints")
     with writer(path) as append:
-        results = load(path)
+        results = {digest: each for digest, each in load(path).items() if each.serves(sweep.watch_train)}
         for phase in ("search", "final") if quick is None else ("final",):
             if phase == "search":
                 cells = sweep.search()
             elif quick is None and sweep.finals == "winners":
-                cells = sweep.final(winners(results.values(), sweep))
+                found = [results[cell.digest] for cell in sweep.search() if cell.digest in results]
+                cells = sweep.final(winners(found, sweep))
             else:
                 cells = sweep.final(quick)
             distinct = {cell.digest: cell for cell in cells}
             missing = [cell for digest, cell in distinct.items() if digest not in results]
-            workers = _workers(missing, data_dir, jobs)
+            workers, carry = _how(missing, data_dir, jobs)
             yield Planned(phase, missing, len(distinct) - len(missing), workers)
-            if workers == 0:
-                steps = _in_batches(missing, data_dir, sweep.watch_train)
-            else:
-                steps = _on_processes(missing, data_dir, sweep.watch_train, workers, Path(f"{path}.checkpoints"))
-            for step in steps:
+            for step in carry(missing, data_dir, sweep.watch_train, folder):
                 if isinstance(step, Finished):
                     append(step.results)
+                    step.checkpoint.unlink(missing_ok=True)
                     results.update({result.cell: result for result in step.results})
                 yield step
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
-def _workers(cells, data_dir, jobs):
-    """How many processes; 0 if the model is so small that all runs are one program."""
-    if not cells:
-        return 0
-    if _simulation(cells[0], data_dir, False).engine is vectorised:
-        return 0
-    return min(jobs or len(cores()), len(cells))
+def _how(cells, data_dir, jobs):
+    """How many processes (0: all runs of a kind are one program in this one), and the function that runs them."""
+    if not cells or small(_simulation(cells[0], data_dir, False).size):
+        return 0, _in_batches
+    if jax.default_backend() != "cpu":
+        return 1, _in_turn  # an accelerator is busy with one run, and two processes would fight for its memory
+    workers = min(jobs or len(cores()), len(cells))
+    return workers, partial(_on_processes, workers)
 
 
 def _data(cell, data_dir, watch_train):
@@ -107,9 +116,9 @@ def _curves(cell, history):
 # One compiled batch -------------------------------------------------------------------------------------------------
 
 
-def _in_batches(cells, data_dir, watch_train):
+def _in_batches(cells, data_dir, watch_train, folder):
     for batch in _batches(cells):
-        yield Finished(_run_batch(batch, data_dir, watch_train))
+        yield from _run_batch(batch, data_dir, watch_train, folder)
 
 
 def _batches(cells):
@@ -127,33 +136,60 @@ def _batches(cells):
         yield from alike.values()
 
 
-def _run_batch(batch, data_dir, watch_train):
-    spec, seeds = batch[0][0].spec, [cell.seed for cell in batch[0]]
+def _run_batch(batch, data_dir, watch_train, folder):
+    spec, seeds, members = batch[0][0].spec, [cell.seed for cell in batch[0]], [cell for of in batch for cell in of]
     federations, watches = zip(*(_data(cell, data_dir, watch_train) for cell in batch[0]), strict=True)
+    digest = hashlib.sha256(" ".join(cell.digest for cell in members).encode()).hexdigest()[:16]
+    checkpoint = folder / f"batch-{digest}.npz"
     began = time.perf_counter()
-    found = simulate_grid(
+    grid = Grid.of(
         [(of[0].spec.algorithm(of[0].algorithm), of[0].spec.make_solver()) for of in batch],
         federations,
         spec.make_model(),
-        rounds=spec.train.rounds,
         seeds=seeds,
         watches=watches,
         participation=spec.train.participation,
         server_solver=spec.make_server_solver(),
     )
-    count = len(batch) * len(seeds)
-    seconds = (time.perf_counter() - began) / count
-    return [
-        Result.of(cell, _curves(cell, found[j, cell.seed]), seconds, count)
+    setting_up = time.perf_counter() - began
+    for reached in progress(grid, spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SECONDS):
+        _, table = reached
+        seconds = (setting_up + table[:, 0, 0, 0].sum()) / len(members)
+        yield Advanced(members, len(table), seconds)
+    ended = grid.histories(*reached)
+    results = [
+        Result.of(cell, _curves(cell, ended[j, cell.seed]), seconds, len(members))
         for j, of_setting in enumerate(batch)
         for cell in of_setting
     ]
+    yield Finished(results, checkpoint)
+
+
+# One run at a time --------------------------------------------------------------------------------------------------
+
+
+def _in_turn(cells, data_dir, watch_train, folder):
+    for cell in cells:
+        yield from _run_one(cell, data_dir, watch_train, folder)
+
+
+def _run_one(cell, data_dir, watch_train, folder):
+    checkpoint = folder / f"{cell.digest}.npz"
+    began = time.perf_counter()
+    run = _simulation(cell, data_dir, watch_train)
+    setting_up = time.perf_counter() - began
+    for history in histories(run, cell.spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SECONDS):
+        seconds = setting_up + history.seconds.sum()
+        yield Advanced([cell], len(history.nll), seconds)
+        if history.diverged:
+            break  # it will not come back
+    yield Finished([Result.of(cell, _curves(cell, history), seconds)], checkpoint)
 
 
 # A process a core ---------------------------------------------------------------------------------------------------
 
 
-def _on_processes(cells, data_dir, watch_train, workers, folder):
+def _on_processes(workers, cells, data_dir, watch_train, folder):
     context = multiprocessing.get_context("spawn")
     manager = SyncManager(ctx=context)
     manager.start(_end_with_parent)
@@ -163,21 +199,20 @@ def _on_processes(cells, data_dir, watch_train, workers, folder):
             free.put(core)
         with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(free,)) as pool:
             by_digest = {cell.digest: cell for cell in cells}
-            waiting = {pool.submit(_run_one, cell, data_dir, watch_train, folder, news) for cell in cells}
+            waiting = {pool.submit(_report, cell, data_dir, watch_train, folder, news) for cell in cells}
             try:
                 while waiting:
                     done, waiting = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                    for digest, round in _drain(news):
-                        yield Advanced(by_digest[digest], round)
-                    if done:
-                        yield Finished([future.result() for future in done])
+                    for digest, *how_far in _drain(news):
+                        yield Advanced([by_digest[digest]], *how_far)
+                    # One that failed comes last: what finished beside it is kept.
+                    for future in sorted(done, key=lambda future: future.exception() is not None):
+                        yield future.result()
             except BaseException:
                 for process in list(pool._processes.values()):
                     process.terminate()  # what they were at is in their checkpoints
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    if folder.exists() and not any(folder.iterdir()):
-        folder.rmdir()
 
 
 def _begin(free):
@@ -199,19 +234,11 @@ def _drain(queue):
             return
 
 
-def _run_one(cell, data_dir, watch_train, folder, news):
-    checkpoint = folder / f"{cell.digest}.npz"
-    began = time.perf_counter()
-    run = _simulation(cell, data_dir, watch_train)
-    steps = histories(run, cell.spec.train.rounds, checkpoint, resume=checkpoint.exists(), every=CHECKPOINT_SECONDS)
-    for history in steps:
-        news.put((cell.digest, len(history.nll)))
-        if history.diverged:
-            break  # it will not come back
-    earlier = max(0.0, history.seconds.sum() - (time.perf_counter() - began))  # rounds of a process that was stopped
-    result = Result.of(cell, _curves(cell, history), time.perf_counter() - began + earlier)
-    checkpoint.unlink(missing_ok=True)
-    return result
+def _report(cell, data_dir, watch_train, folder, news):
+    for step in _run_one(cell, data_dir, watch_train, folder):
+        if isinstance(step, Finished):
+            return step
+        news.put((cell.digest, step.round, step.seconds))
 
 
 def _simulation(cell, data_dir, watch_train):

@@ -12,7 +12,6 @@ watch_train = true        record accuracy and NLL on the training rows too
 
 import copy
 import hashlib
-import inspect
 import itertools
 import json
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from ..algorithms import ALGORITHMS
 from ..errors import ConfigError, unknown
 from ..solvers import SOLVERS
-from ..spec import Spec, Train, check_sections, override, read_table, resolve
+from ..spec import Spec, Train, check_sections, keys, override, read_table, resolve
 
 OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False}
 FINALS = ("all", "winners")
@@ -76,17 +75,25 @@ class Sweep:
         for text in restrictions:
             key, _, words = text.partition("=")
             wanted = words.split(",")
-            known = [str(value) for mine in self.axes.values() for value in mine.get(key, [])]
+            known = [value for mine in self.axes.values() for value in mine.get(key, [])]
             if not known:
                 raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
-            same = lambda value, wanted=wanted: any(value in (word, _number(word)) for word in wanted)
+            for word in wanted:
+                if not any(_means(word, value) for value in known):
+                    had = ", ".join(dict.fromkeys(map(str, known)))
+                    raise ConfigError(f"--only {text}: {key} has no value {word!r}; it has {had}")
             for name, mine in axes.items():
                 if key in mine:
-                    mine[key] = [value for value in mine[key] if same(value)]
+                    mine[key] = [value for value in mine[key] if any(_means(word, value) for word in wanted)]
                     if not mine[key]:
                         had = ", ".join(map(str, self.axes[name][key]))
                         raise ConfigError(f"--only {text}: leaves nothing of {name}'s {key}, which has {had}")
         return replace(self, axes=axes)
+
+    @property
+    def digests(self):
+        """Of all its cells, with rows held out or not."""
+        return {cell.digest for cell in (*self.search(), *self.final())}
 
     def search(self):
         """The cells to choose by, with validation rows held out."""
@@ -113,7 +120,7 @@ class Sweep:
         table = copy.deepcopy(self.table)
         given = table["algorithms"][algorithm]
         for key, value in setting.items():
-            (given if key in _keys(ALGORITHMS[algorithm]) else table.setdefault("solver", {}))[key] = value
+            (given if key in keys(ALGORITHMS[algorithm]) else table.setdefault("solver", {}))[key] = value
         table["algorithms"] = {algorithm: given}
         table["train"] = {**table.get("train", {}), "seeds": [seed]}
         return Cell(algorithm, setting, seed, held_out, resolve(self.name, table))
@@ -133,61 +140,79 @@ def make(name, table, algorithms=(), overrides=()):
         raise ConfigError("[sweep] is missing: which keys to vary, and over which values")
     check_sections(table)
     known = table["algorithms"]
-    for key in sweep:
+    for key, value in sweep.items():
         if key not in (*OPTIONS, EVERY, *known):
             raise unknown("key in [sweep]", key, (*OPTIONS, EVERY, *known))
+        if key not in OPTIONS and not isinstance(value, dict):
+            raise ConfigError(f"sweep.{key} is {value!r}; expected a section [sweep.{key}] with lists of values")
     for algorithm in algorithms:
         if algorithm not in known:
             raise unknown("algorithm of this sweep", algorithm, known)
-    for text in overrides:
-        override(table, text)
     axes = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in algorithms or known}
-    for algorithm, mine in axes.items():
-        _check_axes(algorithm, mine, table)
-    seeds = tuple(table.get("train", {}).get("seeds", Train.seeds))
+    for text in overrides:
+        _check_not_swept(text, axes)
+        override(table, text)
+    seeds = _seeds("train.seeds", table.get("train", {}).get("seeds", Train.seeds))
     options = {key: sweep.get(key, default) for key, default in OPTIONS.items()}
-    search_seeds = tuple(options.pop("search_seeds") or seeds)
+    search_seeds = options.pop("search_seeds")
+    search_seeds = seeds if search_seeds is None else _seeds("sweep.search_seeds", search_seeds)
     made = Sweep(name, table, axes, search_seeds=search_seeds, final_seeds=seeds, **options)
     _check_options(made)
-    for algorithm in axes:
+    for algorithm, mine in axes.items():
+        _check_axes(algorithm, mine, table)
         made.cell(algorithm, made.settings(algorithm)[0], seeds[0], 0.0)
     return made
 
 
+def _check_not_swept(text, axes):
+    key = text.partition("=")[0].rpartition(".")[2]
+    if any(key in mine for mine in axes.values()):
+        raise ConfigError(f"--set {text}: {key} is swept; choose among its values with --only {key}=VALUE,VALUE")
+
+
+def _seeds(name, seeds):
+    if not isinstance(seeds, (list, tuple)) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers")
+    return tuple(seeds)
+
+
 def _check_options(sweep):
-    if not isinstance(sweep.validation, (int, float)) or not 0 <= sweep.validation < 1:
-        raise ConfigError(f"sweep.validation is {sweep.validation!r}; expected a fraction of at least 0 and below 1")
+    share = sweep.validation
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+        raise ConfigError(f"sweep.validation is {share!r}; expected a fraction of at least 0 and below 1")
     if sweep.finals not in FINALS:
         raise unknown("sweep.finals", sweep.finals, FINALS)
     if sweep.finals == "winners" and sweep.validation == 0:
         raise ConfigError('sweep.finals is "winners" and sweep.validation is 0; expected rows to choose winners by')
-    if not sweep.final_seeds:
-        raise ConfigError("train.seeds is []; expected a list of whole numbers")
+    if not isinstance(sweep.watch_train, bool):
+        raise ConfigError(f"sweep.watch_train is {sweep.watch_train!r}; expected true or false")
 
 
 def _check_axes(algorithm, axes, table):
     for key, values in axes.items():
-        if key not in _keys(ALGORITHMS[algorithm]) and not _of_solver(key, table):
-            known = [*_keys(ALGORITHMS[algorithm]), *_keys(_solver(table))]
+        if key not in keys(ALGORITHMS[algorithm]) and not _of_solver(key, table):
+            known = [*keys(ALGORITHMS[algorithm]), *keys(_solver(table))]
             raise unknown(f"key in [sweep.{algorithm}]", key, known)
         if not isinstance(values, list) or not values:
             raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
 
 
-def _number(word):
+def _means(word, value):
+    """Whether a word of the command line stands for a value of the file."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return word == (str(value).lower() if isinstance(value, bool) else value)
     try:
-        return float(word)
+        return float(word) == value
     except ValueError:
-        return None
+        return False
 
 
 def _solver(table):
-    return SOLVERS[table.get("solver", {}).get("name", "adam")]
+    name = table.get("solver", {}).get("name", "adam")
+    if name not in SOLVERS:
+        raise unknown("solver.name", name, SOLVERS)
+    return SOLVERS[name]
 
 
 def _of_solver(key, table):
-    return key in _keys(_solver(table))
-
-
-def _keys(maker):
-    return list(inspect.signature(maker).parameters)
+    return key in keys(_solver(table))

@@ -10,32 +10,39 @@ from .carry import Advanced, Finished, Planned
 
 
 class Estimate:
-    """How long the rest will take, from what finished cells cost: by algorithm, as their steps differ in cost."""
+    """How long the rest will take, from what rounds cost so far: by algorithm, as their steps differ in cost."""
 
     def __init__(self, cells, workers):
         self.waiting = {cell.digest: cell for cell in cells}
-        self.costs = {cell.digest: (cell.algorithm, cell.cost) for cell in cells}
+        self.reached = {}  # of cells that have begun: their algorithm, seconds, cost up to here
         self.workers = max(workers, 1)
-        self.spent = {}  # algorithm: (seconds, cost)
+
+    def advance(self, event):
+        for cell in event.cells:
+            share = event.round / cell.spec.train.rounds
+            self.reached[cell.digest] = (cell.algorithm, event.seconds, share * cell.cost)
 
     def finish(self, results):
         for result in results:
-            del self.waiting[result.cell]
-            algorithm, cost = self.costs[result.cell]
-            seconds, done = self.spent.get(algorithm, (0.0, 0.0))
-            self.spent[algorithm] = (seconds + result.seconds, done + cost)
+            cell = self.waiting.pop(result.cell)
+            self.reached[result.cell] = (cell.algorithm, result.seconds, cell.cost)
 
     @property
     def seconds(self):
-        """None before anything has finished."""
-        if not self.spent:
+        """None before the first round of anything."""
+        if not self.reached:
             return None
-        everything = tuple(map(sum, zip(*self.spent.values(), strict=True)))
         total = 0.0
-        for cell in self.waiting.values():
-            seconds, cost = self.spent.get(cell.algorithm, everything)
-            total += cell.cost * seconds / cost
+        for digest, cell in self.waiting.items():
+            _, _, done = self.reached.get(digest, (None, 0.0, 0.0))
+            total += (cell.cost - done) * self._price(cell.algorithm)
         return total / self.workers
+
+    def _price(self, algorithm):
+        """Seconds for a unit of cost; of all algorithms if this one has not begun."""
+        mine = [each for each in self.reached.values() if each[0] == algorithm] or self.reached.values()
+        _, seconds, costs = zip(*mine, strict=True)
+        return sum(seconds) / sum(costs)
 
 
 class Display:
@@ -59,8 +66,8 @@ class Display:
         self.live.__enter__()
         return self
 
-    def __exit__(self, *error):
-        self.live.__exit__(*error)
+    def __exit__(self, kind, *rest):
+        self.live.__exit__(kind, *rest)
         if not self.console.is_terminal:
             self.console.print()  # a bar that is written to a file leaves its line open
         finished, diverged = self.counts
@@ -68,12 +75,17 @@ class Display:
         self.console.print(
             f"{finished} runs in {minutes:.1f} minutes, {diverged} of them diverged and are recorded so."
         )
+        if kind is KeyboardInterrupt:
+            self.console.print("Interrupted; the same command goes on where this stopped.")
 
     def show(self, event):
         if isinstance(event, Planned):
             self._plan(event)
         elif isinstance(event, Advanced):
-            self.running[event.cell.digest] = f"{event.cell.algorithm} round {event.round}"
+            self.estimate.advance(event)
+            first, *others = event.cells
+            many = f", {1 + len(others)} runs" if others else ""
+            self.running[first.digest] = f"{first.algorithm}{many}, round {event.round}"
         elif isinstance(event, Finished):
             self.estimate.finish(event.results)
             for result in event.results:
@@ -94,7 +106,7 @@ class Display:
         left = self.estimate.seconds
         if not self.estimate.waiting:
             return "done"
-        words = "time left: not known before the first run ends" if left is None else f"about {_duration(left)} left"
+        words = "time left: not known before the first round ends" if left is None else f"about {_duration(left)} left"
         return "; ".join([words, *self.running.values()])
 
 

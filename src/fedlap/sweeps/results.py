@@ -59,8 +59,12 @@ class Result:
             __version__,
             cell.spec.as_dict(),
             curves,
-            str(jax.dtypes.canonicalize_dtype(float)),
+            _precision(),
         )
+
+    def serves(self, watch_train):
+        """Whether it may stand for a run made here and now; a digest knows of neither of these."""
+        return self.precision == _precision() and (not watch_train or "train" in self.curves)
 
     def line(self):
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
@@ -103,6 +107,10 @@ def writer(path):
             os.fsync(file.fileno())
 
         yield append
+
+
+def _precision():
+    return str(jax.dtypes.canonicalize_dtype(float))
 
 
 def _drop_unfinished_line(file):
