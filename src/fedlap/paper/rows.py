@@ -83,9 +83,7 @@ class Row:
 
     def _of_sweep(self, file):
         """The results of this sweep as it stands now; runs it no longer has, or has changed, do not count."""
-        found = results.load(file)
-        mine = self.sweep.digests if found else set()
-        return [each for digest, each in found.items() if digest in mine]
+        return self.sweep.select(results.load(file).values())
 
     def chosen(self, algorithm, way):
         if algorithm not in self.sweep.algorithms:

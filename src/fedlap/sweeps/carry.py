@@ -66,8 +66,7 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
             if phase == "search":
                 cells = sweep.search()
             elif quick is None and sweep.finals == "winners":
-                found = [results[cell.digest] for cell in sweep.search() if cell.digest in results]
-                cells = sweep.final(winners(found, sweep))
+                cells = sweep.final(winners(sweep.select(results.values()), sweep))
             else:
                 cells = sweep.final(quick)
             distinct = {cell.digest: cell for cell in cells}

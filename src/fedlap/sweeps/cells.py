@@ -90,10 +90,10 @@ class Sweep:
                         raise ConfigError(f"--only {text}: leaves nothing of {name}'s {key}, which has {had}")
         return replace(self, axes=axes)
 
-    @property
-    def digests(self):
-        """Of all its cells, with rows held out or not."""
-        return {cell.digest for cell in (*self.search(), *self.final())}
+    def select(self, results):
+        """Those of its own cells, whose settings it names: a result's own words may be those of an older grid."""
+        mine = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
+        return [replace(each, setting=mine[each.cell]) for each in results if each.cell in mine]
 
     def search(self):
         """The cells to choose by, with validation rows held out."""
