@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     head: str  # of the column of rounds or accuracies
     measure: object
     digits: int
-    point: float  # a difference that is small whatever the spread: one accuracy point
+    point: float  # a difference that is small whatever the spread: one accuracy point; half a printed digit of an NLL
 
 
 KINDS = {
@@ -48,7 +48,7 @@ KINDS = {
     "2": Kind("Maximum accuracy (%)", "round", maximum_accuracy, 1, 1.0),
     "3": Kind("Rounds to an accuracy", "accuracy (%)", rounds_to_accuracy, 0, 0.0),
     "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
-    "5": Kind("Negative log-likelihood", "round", nll, 2, 0.0),
+    "5": Kind("Negative log-likelihood", "round", nll, 2, 0.005),
     "two-points": Kind(
         "FedLap-Func with two memory points per class and client, accuracy (%)", "round", mean_accuracy, 1, 1.0
     ),

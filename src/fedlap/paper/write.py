@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from itertools import groupby
 
 from ..sweeps.choose import HONEST, PAPER
@@ -13,14 +14,14 @@ SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", "paper": "paper"}  # for
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
 LEGEND = (
     "Mean (standard deviation) over the seeds that ran. ✓ within two published standard deviations, ≈ within one "
-    "accuracy point, ▲ above, ▼ below; – not run, or not reached by every seed. *Chosen on test*: the setting with the "
+    "accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not reached by every seed. *Chosen on test*: the setting with the "
     "best test accuracy of the grid at the last round, as the paper did; *chosen on validation*: by rows held out of "
     "each client's training data, the test set looked at once."
 )
 
 SCREEN_LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as in the paper, honest: on held-out rows; "
-    "✓ within two published deviations, ≈ within a point, ▲ above, ▼ below"
+    "✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below"
 )
 NEAREST = (
     "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
@@ -52,7 +53,7 @@ def markdown(entries, number):
     head = ["data set", kind.head, "", *ALGORITHMS.values()]
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
     parts = [f"# {title(number)}\n\n{LEGEND}\n\n", _grid(head, body), "\n## Settings\n\n", settings(entries)]
-    if kind.point:
+    if kind.point and any(entry.published for entry in entries):
         parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries, kind)]
     return "".join(parts)
 
@@ -138,17 +139,17 @@ def as_csv(entries, number):
 
 
 def screen(entries, number):
-    """For a terminal: a table for each data set, as a line of all columns would not fit."""
+    """For a terminal of 80 columns: a table for each data set, and no zeros before a point."""
     from rich.table import Table
 
     for name, group in groupby(lines(entries, number), key=lambda line: line[0][0]):
         table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for head in (KINDS[number].head, "", *ALGORITHMS.values()):
+        for head in (KINDS[number].head, "", *(title.replace("-", "\n-") for title in ALGORITHMS.values())):
             table.add_column(head, no_wrap=True, justify="left" if head == "" else "right")
         previous = None
         for (_, key, what), cells in group:
             style = "dim" if what == "paper" else None
-            cells = [cell.replace(" ", "") for cell in cells]
+            cells = [re.sub(r"\b0\.", ".", cell).replace(" ", "") for cell in cells]
             table.add_row("" if key == previous else key, SHORT[what], *cells, style=style, end_section=what == "paper")
             previous = key
         yield table
