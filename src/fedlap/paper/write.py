@@ -14,9 +14,9 @@ SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", "paper": "paper"}  # for
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
 LEGEND = (
     "Mean (standard deviation) over the seeds that ran. ✓ within two published standard deviations, ≈ within one "
-    "accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not reached by every seed. *Chosen on test*: the setting with the "
-    "best test accuracy of the grid at the last round, as the paper did; *chosen on validation*: by rows held out of "
-    "each client's training data, the test set looked at once."
+    "accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not reached by every seed. "
+    "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper did; "
+    "*chosen on validation*: by rows held out of each client's training data, the test set looked at once."
 )
 
 SCREEN_LEGEND = (
