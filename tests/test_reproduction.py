@@ -1,6 +1,7 @@
 """The paper's tables: what an entry measures, what it is compared with, and that the committed results give them."""
 
 import csv
+import importlib.util
 import io
 import itertools
 import json
@@ -179,6 +180,14 @@ def test_committed_results_are_of_committed_sweeps():
             cell = row.sweep.cell(result.algorithm, result.setting, result.seed, result.held_out)
             assert cell.digest == result.cell
             assert asdict(result)["spec"] == cell.spec.as_dict()
+
+
+def test_the_pages_are_those_of_the_committed_results():
+    module = importlib.util.spec_from_file_location("pages", PAPER.folder / "pages.py")
+    pages = importlib.util.module_from_spec(module)
+    module.loader.exec_module(pages)
+    for path, text in pages.pages(PAPER).items():
+        assert path.read_text() == text, f"{path}: python paper/pages.py brings it up to date"
 
 
 def test_fedlap_and_fedlap_cov_reproduce_the_tabular_rows():
