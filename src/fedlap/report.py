@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .plotting import Line, accuracy_and_nll
+
 LAST = 3  # rounds averaged for "the accuracy at the end", as in the paper's tables
 
 
@@ -72,29 +74,8 @@ def markdown(rows, target):
 
 def curves(runs, title, path):
     """Accuracy and NLL over rounds, mean and spread over seeds, as a PNG."""
-    import matplotlib  # here, so that training does not wait for a plotting library
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    names = list(dict.fromkeys(run.algorithm for run in runs))
-    colours = dict(zip(names, plt.get_cmap("tab10").colors * 3, strict=False))
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for axis, quantity, label, scale in zip(
-        axes, ("accuracy", "nll"), ("test accuracy, %", "test negative log-likelihood"), (100, 1), strict=True
-    ):
-        for name in names:
-            values = scale * np.array([getattr(run, quantity) for run in runs if run.algorithm == name])
-            mean, deviation, rounds = values.mean(0), values.std(0), np.arange(1, values.shape[1] + 1)
-            if len(rounds) == 1:  # a one-shot method: its answer, beside the others' paths
-                axis.errorbar(rounds, mean, deviation, marker="D", capsize=3, color=colours[name], label=name)
-                continue
-            axis.plot(rounds, mean, color=colours[name], label=name)
-            axis.fill_between(rounds, mean - deviation, mean + deviation, color=colours[name], alpha=0.15, linewidth=0)
-        axis.set(xlabel="communication round", ylabel=label)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(alpha=0.3)
-    axes[1].legend(fontsize=8, ncols=2)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    lines = []
+    for name in dict.fromkeys(run.algorithm for run in runs):
+        mine = [run for run in runs if run.algorithm == name]
+        lines.append(Line(name, [run.accuracy for run in mine], [run.nll for run in mine]))
+    accuracy_and_nll(lines, title, path)

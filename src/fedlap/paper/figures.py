@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..errors import DataError
+from ..plotting import Line, accuracy_and_nll, name_axes, pyplot, save
 from ..sweeps.choose import PAPER, finals
 from .pooled import optimum
 from .rows import ALGORITHMS
@@ -22,21 +23,24 @@ RUNNING = 9  # rounds of a running median
 
 def curves(row, path):
     """Accuracy and NLL of every algorithm's winner, mean and spread over seeds."""
-    lines = [(title, _with_results(row).runs(name, PAPER), "-") for name, title in ALGORITHMS.items()]
-    return _accuracy_and_nll(lines, f"{row.title}: settings with the best test accuracy, as in the paper", path)
+    runs = {title: _with_results(row).runs(name, PAPER) for name, title in ALGORITHMS.items()}
+    lines = [_line(title, mine) for title, mine in runs.items() if mine]
+    return accuracy_and_nll(lines, f"{row.title}: settings with the best test accuracy, as in the paper", path)
 
 
 def weight_decay(paper, path):
     """FedDyn with and without weight decay, and FedLap, on homogeneous MNIST (the paper's appendix D.1)."""
-    row, lines = _with_results(paper.row("mnist-weight-decay")), []
+    row, lines, words = _with_results(paper.row("mnist-weight-decay")), [], []
     for name in row.sweep.algorithms:
         for setting in row.sweep.settings(name):
-            label = f"{ALGORITHMS[name]}, {setting_text(setting).replace('_', ' ')}"
-            lines.append((label, finals(row.fresh, name, setting), "-" if name == "feddyn" else "--"))
-    words = [_turns(label, runs) for label, runs, _ in lines if runs]
+            runs = finals(row.fresh, name, setting)
+            if runs:
+                label = f"{ALGORITHMS[name]}, {setting_text(setting).replace('_', ' ')}"
+                lines.append(_line(label, runs, "-" if name == "feddyn" else "--"))
+                words.append(_turns(label, runs))
     rounds = paper.published["weight-decay"]["falls_apart_after"]
     words.append(f"the paper: catastrophic after the first {rounds} rounds without weight decay")
-    path = _accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
+    path = accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
     return path, "\n".join(words)
 
 
@@ -49,22 +53,9 @@ def _turns(label, runs):
     )
 
 
-def _accuracy_and_nll(lines, title, path, accuracies=None):
-    """Lines are (label, runs, style); those without runs are left out."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for label, runs, style in lines:
-        if runs:
-            _band(axes[0], [run.curves["test"].accuracy for run in runs], label, 100, style)
-            _band(axes[1], [run.curves["test"].nll for run in runs], label, style=style)
-    _finish(axes[0], "test accuracy (%)")
-    axes[0].set_ylim(accuracies)
-    _finish(axes[1], "test NLL")
-    for axis in axes:
-        axis.xaxis.get_major_locator().set_params(integer=True)  # no half rounds
-    axes[0].legend(fontsize=8, loc="lower right")
-    figure.suptitle(title)
-    return _save(plt, figure, path)
+def _line(label, runs, style="-"):
+    tests = [run.curves["test"] for run in runs]
+    return Line(label, [curve.accuracy for curve in tests], [curve.nll for curve in tests], style)
 
 
 def two_clients(paper, path):
@@ -72,8 +63,8 @@ def two_clients(paper, path):
 
     Twice: with a thousand steps of Adam for each local problem, as the paper says, and with these solved exactly.
     """
-    plt, words = _pyplot(), []
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.4), sharey=True, layout="constrained")
+    words = []
+    figure, axes = pyplot().subplots(1, 2, figsize=(12, 4.4), sharey=True, layout="constrained")
     for axis, (name, title) in zip(axes, TWO_CLIENTS.items(), strict=True):
         words += [f"{title}:", *_approach(_with_results(paper.row(name)), axis)]
         axis.set_title(title, fontsize=10)
@@ -85,7 +76,7 @@ def two_clients(paper, path):
     )
     axes[0].legend(fontsize=8)
     figure.suptitle(f"UCI Credit, two clients: median over seeds and {RUNNING} rounds")
-    return _save(plt, figure, path), "\n".join(words)
+    return save(figure, path), "\n".join(words)
 
 
 # The figures with a name, and the rows they are drawn from.
@@ -118,7 +109,7 @@ def _approach(row, axis):
             axis.plot(range(1, len(line) + 1), line, style, color=colour, linewidth=1, label=label)
     axis.axhline(WITHIN, color="grey", linewidth=0.8)
     axis.set(xscale="log", yscale="log")
-    _finish(axis, "|train NLL / that of its ideal − 1|")
+    name_axes(axis, "|train NLL / that of its ideal − 1|")
     return words
 
 
@@ -168,35 +159,3 @@ def _running_median(lines):
 
 def _first(reached):
     return int(np.argmax(reached)) + 1 if reached.any() else None
-
-
-def _band(axis, curves, label, scale=1, style="-"):
-    # A run that diverged has a shorter curve and no numbers at its end.
-    length = max(map(len, curves))
-    table = np.full((len(curves), length), np.nan)
-    for line, curve in zip(table, curves, strict=True):
-        line[: len(curve)] = np.array(curve, float)
-    mean, deviation = scale * table.mean(0), scale * table.std(0)
-    rounds = np.arange(1, length + 1)
-    (line,) = axis.plot(rounds, mean, style, label=label)
-    axis.fill_between(rounds, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.15, linewidth=0)
-
-
-def _finish(axis, label):
-    axis.set(xlabel="communication round", ylabel=label)
-    axis.grid(alpha=0.3)
-
-
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(plt, figure, path):
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path

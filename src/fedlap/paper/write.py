@@ -5,6 +5,7 @@ import io
 import re
 from itertools import groupby
 
+from ..plotting import pyplot, save
 from ..sweeps.choose import HONEST, PAPER
 from .rows import ALGORITHMS
 from .tables import KINDS, WAYS, nearest
@@ -157,12 +158,7 @@ def screen(entries, number):
 
 def picture(entries, number, path):
     """Ours against the paper's, a panel a row: on the diagonal they agree."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    entries = list(entries)
+    plt, entries = pyplot(), list(entries)
     rows = list(dict.fromkeys(entry.row for entry in entries if any(entry.ours.values())))
     columns = min(max(len(rows), 1), 4)
     height = -(-max(len(rows), 1) // columns)
@@ -198,8 +194,7 @@ def picture(entries, number, path):
     ]
     figure.legend(handles=dots, loc="outside lower center", ncols=6, fontsize=8)
     figure.suptitle(f"{title(number)}, chosen on test as in the paper")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _ours(entry, way, kind):
