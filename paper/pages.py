@@ -33,8 +33,9 @@ def extract(paper):
     for row, number in EXTRACT.items():
         entries = tables.entries(paper, number, row)
         last = {entry.algorithm: entry for entry in entries if entry.key == entries[-1].key}
-        lines.append([paper.row(row).title, "ours", *(_number(last[name].ours[PAPER]) for name in COLUMNS)])
-        lines.append(["", "paper", *(_number(last[name].published) for name in COLUMNS)])
+        both = [(last[name].ours[PAPER], last[name].published) if name in last else (None, None) for name in COLUMNS]
+        lines.append([paper.row(row).title, "ours", *(_number(ours) for ours, _ in both)])
+        lines.append(["", "paper", *(_number(published) for _, published in both)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

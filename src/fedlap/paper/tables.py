@@ -95,12 +95,13 @@ def entries(paper, number, row=None):
     if number not in KINDS:
         raise unknown("table", number, KINDS)
     measure, found = KINDS[number].measure, []
-    for name, lines in _printed(paper, number).items():
-        if row is not None and name != row:
-            continue
-        of = paper.row(name)
+    printed_rows = {name: lines for name, lines in _printed(paper, number).items() if row in (None, name)}
+    rows = {name: paper.row(name) for name in printed_rows}
+    algorithms = [name for name in ALGORITHMS if any(name in of.sweep.algorithms for of in rows.values())]
+    for name, lines in printed_rows.items():
+        of = rows[name]
         for key, printed in lines.items():
-            for algorithm in ALGORITHMS:
+            for algorithm in algorithms:
                 ours = {way: spread(of.runs(algorithm, way), measure, key) for way in WAYS}
                 found.append(Entry(of, key, algorithm, printed.get(algorithm), ours))
     return found

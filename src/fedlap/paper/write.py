@@ -35,6 +35,11 @@ def title(number):
     return f"Table {number}: {KINDS[number].title}" if number.isdigit() else KINDS[number].title
 
 
+def titles(entries):
+    """Of the columns: the algorithms of this table, in the paper's order."""
+    return [ALGORITHMS[name] for name in dict.fromkeys(entry.algorithm for entry in entries)]
+
+
 def lines(entries, number):
     """(head, cells) of every line: for each row and round ours in both ways, then the paper's."""
     kind = KINDS[number]
@@ -51,7 +56,7 @@ def lines(entries, number):
 def markdown(entries, number):
     """The table, then which settings won and how long a run took."""
     entries, kind = list(entries), KINDS[number]
-    head = ["data set", kind.head, "", *ALGORITHMS.values()]
+    head = ["data set", kind.head, "", *titles(entries)]
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
     parts = [f"# {title(number)}\n\n{LEGEND}\n\n", _grid(head, body), "\n## Settings\n\n", settings(entries)]
     if kind.point and any(entry.published for entry in entries):
@@ -143,9 +148,12 @@ def screen(entries, number):
     """For a terminal of 80 columns: a table for each data set, and no zeros before a point."""
     from rich.table import Table
 
+    entries = list(entries)
     for name, group in groupby(lines(entries, number), key=lambda line: line[0][0]):
-        table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for head in (KINDS[number].head, "", *(title.replace("-", "\n-") for title in ALGORITHMS.values())):
+        table = Table(
+            title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), min_width=len(name)
+        )
+        for head in (KINDS[number].head, "", *(title.replace("-", "\n-") for title in titles(entries))):
             table.add_column(head, no_wrap=True, justify="left" if head == "" else "right")
         previous = None
         for (_, key, what), cells in group:
