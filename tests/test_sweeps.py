@@ -142,14 +142,28 @@ def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
 def test_winners_are_those_of_the_grid_as_it_stands(tmp_path):
     """A setting that has left the grid is neither run again nor in the way of those that are in it."""
     path, table = tmp_path / "x.jsonl", {**TABLE, "algorithms": {"fedavg": {}}}
-    table["sweep"] = {"finals": "winners", "every": {"learning_rate": [1e-2]}}
+    table["sweep"] = {"finals": "winners", "every": {"learning_rate": [1e-2, 1e-3]}}
     run(cells.make("tiny", table), path)
-    table["sweep"]["every"]["learning_rate"] = [1e-5]
+    table["sweep"]["every"]["learning_rate"] = [1e-5, 1e-6]
     _, done = run(cells.make("tiny", table), path)
-    assert [(result.held_out > 0, result.setting["learning_rate"]) for result in done] == [
-        *[(True, 1e-5)] * 2,
-        *[(False, 1e-5)] * 2,
-    ]
+    searched = [result.setting["learning_rate"] for result in done if result.held_out]
+    trained = {result.setting["learning_rate"] for result in done if not result.held_out}
+    assert sorted(searched) == [1e-6, 1e-6, 1e-5, 1e-5]
+    assert trained and trained <= {1e-5, 1e-6}
+
+
+def test_an_only_setting_is_not_searched_for(tmp_path):
+    """With one setting nothing is to be chosen; with a second one both are searched."""
+    path, table = tmp_path / "x.jsonl", {**TABLE, "algorithms": {"fedavg": {}}}
+    table["sweep"] = {"finals": "winners", "every": {"learning_rate": [1e-2, 1e-5]}}
+    sweep = cells.make("tiny", table)
+    _, done = run(sweep.narrow(["learning_rate=0.01"]), path)
+    assert [(result.held_out, result.setting["learning_rate"]) for result in done] == [(0.0, 1e-2)] * 2
+    for way in (choose.PAPER, choose.HONEST):
+        chosen = choose.choose(sweep.select(done), "fedavg", way, sweep.finals)
+        assert (chosen.setting, chosen.settings) == ({"learning_rate": 1e-2}, 1)
+    _, both = run(sweep, path)
+    assert sorted(result.setting["learning_rate"] for result in both if result.held_out) == [1e-5, 1e-5, 1e-2, 1e-2]
 
 
 def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
@@ -174,6 +188,7 @@ def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table)
     _, whole = run(sweep, tmp_path / "whole.jsonl")
     path = tmp_path / "stopped.jsonl"
     steps = carry_out(sweep, path)
+    assert next(steps).cells == []  # an only setting is not searched for
     assert [next(steps).workers, next(steps).round, next(steps).round] == [0 if table is TABLE else 1, 1, 2]
     steps.close()
     assert path.read_text() == "" and len(list(tmp_path.glob("stopped.jsonl.checkpoints/*.npz"))) == 1
@@ -268,6 +283,10 @@ def test_each_way_of_choosing_looks_at_its_own_numbers():
     assert way(choose.PAPER, "all") == a  # of the runs on all rows
     assert way(choose.PAPER, "winners") == b  # of the search
     assert choose.choose([], "fedlap", choose.PAPER, "all") is None
+    # Without a search: an only setting is the one; of several, none was honestly chosen.
+    assert choose.choose(trained[:1], "fedlap", choose.HONEST, "winners").setting == a
+    assert choose.choose(trained, "fedlap", choose.HONEST, "all") is None
+    assert choose.choose(trained, "fedlap", choose.PAPER, "winners") is None
     # A setting with fewer seeds has not finished, and is no candidate yet.
     more = [*trained, result(b, 2, 0, test=0.7)]
     assert choose.choose(more, "fedlap", choose.PAPER, "all").setting == b

@@ -143,9 +143,11 @@ class Nearest(NamedTuple):
 def nearest(row, algorithm, printed, kind):
     """Tells a different choice of setting from a different method: does the printed line lie in the grid at all?
 
-    printed is {round: (mean, deviation)}. Where only winners were trained on all rows, the search is looked at.
+    printed is {round: (mean, deviation)}. Where only winners were trained on all rows, the search is looked at, if
+    there was one.
     """
-    whole = row.sweep.finals == "all"
+    searched = any(each.algorithm == algorithm and each.held_out for each in row.found)
+    whole = row.sweep.finals == "all" or not searched
     best = None
     for setting in row.sweep.settings(algorithm):
         runs = [

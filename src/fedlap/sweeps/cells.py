@@ -96,12 +96,13 @@ class Sweep:
         return [replace(each, setting=mine[each.cell]) for each in results if each.cell in mine]
 
     def search(self):
-        """The cells to choose by, with validation rows held out."""
+        """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""
         if self.validation == 0:
             return []
         return [
             self.cell(algorithm, setting, seed, self.validation)
             for algorithm in self.axes
+            if len(self.settings(algorithm)) > 1
             for setting in self.settings(algorithm)
             for seed in self.search_seeds
         ]

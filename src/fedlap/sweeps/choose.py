@@ -32,15 +32,21 @@ def choose(results, algorithm, way, finals):
     """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
 
     The honest way looks at validation curves only. The paper's way looks at the test curves: of runs on all rows where
-    every setting has them, otherwise of the search. Runs that diverged lose; ties go to the smaller NLL.
+    every setting has them, otherwise of the search. Runs that diverged lose; ties go to the smaller NLL. An only
+    setting needs no search.
     """
-    held_out = way == HONEST or finals == "winners"
-    on = "validation" if way == HONEST else "test"
+    runs = [result for result in results if result.algorithm == algorithm]
+    search, on_all_rows = [each for each in runs if each.held_out > 0], [each for each in runs if each.held_out == 0]
+    if not search and len({_key(each) for each in on_all_rows}) == 1:
+        judged, on = on_all_rows, "test"
+    elif way == HONEST:
+        judged, on = search, "validation"
+    else:
+        judged, on = search if finals == "winners" else on_all_rows, "test"
     scores = {}
-    for result in results:
-        if result.algorithm == algorithm and (result.held_out > 0) == held_out:
-            seeds = scores.setdefault(json.dumps(result.setting, sort_keys=True), [])
-            seeds.append((-np.inf, np.inf) if result.diverged else value(result.curves[on]))
+    for result in judged:
+        seeds = scores.setdefault(_key(result), [])
+        seeds.append((-np.inf, np.inf) if result.diverged else value(result.curves[on]))
     if not scores:
         return None
     fullest = max(len(seeds) for seeds in scores.values())
@@ -49,10 +55,17 @@ def choose(results, algorithm, way, finals):
     return Chosen(json.loads(best), float(ranked[best][0]), len(ranked))
 
 
+def _key(result):
+    return json.dumps(result.setting, sort_keys=True)
+
+
 def winners(results, sweep):
-    """Each algorithm's settings to train on all rows: the winner of both ways."""
+    """Each algorithm's settings to train on all rows: the winner of both ways, or the only one."""
     found = {}
     for algorithm in sweep.algorithms:
+        if len(sweep.settings(algorithm)) == 1:
+            found[algorithm] = sweep.settings(algorithm)
+            continue
         both = [choose(results, algorithm, way, sweep.finals) for way in (PAPER, HONEST)]
         settings = [each.setting for each in both if each is not None]
         found[algorithm] = [setting for i, setting in enumerate(settings) if setting not in settings[:i]]
