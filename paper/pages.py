@@ -1,6 +1,7 @@
-"""Bring docs/tables, their pictures and the README's extract up to the committed results: python paper/pages.py"""
+"""Bring docs/tables, their pictures and the tables in other pages up to the committed results: python paper/pages.py"""
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 from fedlap.paper import figures, tables, write
@@ -19,11 +20,13 @@ def pages(paper):
         REPOSITORY / f"docs/tables/table-{number}.md": write.markdown(tables.entries(paper, number), number)
         for number in tables.KINDS
     }
-    readme = REPOSITORY / "README.md"
-    # From the head of its table to the next empty line.
-    found[readme] = re.sub(
-        r"\| data set \| +\| FedAvg.*?\n\n", lambda _: f"{extract(paper)}\n\n", readme.read_text(), flags=re.DOTALL
-    )
+    for name, head, table in (
+        ("README.md", r"\| data set \| +\| FedAvg", extract(paper)),
+        ("docs/reproduction.md", r"\| data set \| FedLap ", glance(paper)),
+    ):
+        page = REPOSITORY / name
+        # From the head of its table to the next empty line.
+        found[page] = re.sub(rf"{head}.*?\n\n", lambda _, new=table: f"{new}\n\n", page.read_text(), flags=re.DOTALL)
     return found
 
 
@@ -36,6 +39,52 @@ def extract(paper):
         both = [(last[name].ours[PAPER], last[name].published) if name in last else (None, None) for name in COLUMNS]
         lines.append([paper.row(row).title, "ours", *(_number(ours) for ours, _ in both)])
         lines.append(["", "paper", *(_number(published) for _, published in both)])
+    return _table(lines)
+
+
+def glance(paper):
+    """How many cells of Table 1 came out as printed, who is first at the last round, and how long a run takes."""
+    groups = {"FedLap": ["fedlap"], "FedLap-Cov": ["fedlap_cov"], "FedLap-Func": ["fedlap_func"]}
+    groups["FedAvg, FedProx, FedDyn"] = ["fedavg", "fedprox", "feddyn"]
+    head = ["data set", *groups, "first at the last round, ours", "the paper's", "seconds a run", "paper, minutes"]
+    lines, entries = [head, ["---"] * len(head)], tables.entries(paper, "1")
+    ran = [entry for entry in entries if entry.ours[PAPER] and entry.published]
+    for row, mine in groupby(ran, key=lambda entry: entry.row):
+        mine = list(mine)
+        last = [entry for entry in mine if entry.key == mine[-1].key]
+        # Of the quickest seed: the others often waited for other work.
+        seconds = [min(run.seconds for run in row.runs(entry.algorithm, PAPER)) for entry in last]
+        lines.append(
+            [
+                row.title,
+                *(_inside(mine, names) for names in groups.values()),
+                _first({entry.algorithm: entry.ours[PAPER].mean for entry in last}),
+                _first({entry.algorithm: entry.published[0] for entry in last}),
+                _range(seconds),
+                f"up to {row.minutes:g}",
+            ]
+        )
+    lines.append(["all", *(_inside(ran, names) for names in groups.values()), "", "", "", ""])
+    return _table(lines)
+
+
+def _inside(entries, names):
+    mine = [entry.verdict(PAPER, tables.KINDS["1"].point) for entry in entries if entry.algorithm in names]
+    return f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}" if mine else "–"
+
+
+def _first(values):
+    """Those that share the highest number as it is printed."""
+    best = max(round(value, 1) for value in values.values())
+    return ", ".join(ALGORITHMS[name] for name, value in values.items() if round(value, 1) == best)
+
+
+def _range(seconds):
+    digits = 0 if min(seconds) > 10 else 2
+    return f"{min(seconds):.{digits}f} to {max(seconds):.{digits}f}"
+
+
+def _table(lines):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -17,7 +17,8 @@ LEGEND = (
     "Mean (standard deviation) over the seeds that ran. ✓ within two published standard deviations, ≈ within one "
     "accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not reached by every seed. "
     "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper did; "
-    "*chosen on validation*: by rows held out of each client's training data, the test set looked at once."
+    "*chosen on validation*: by rows held out of each client's training data, the test set looked at once. Where a "
+    "method ran with one setting (*of* 1 below), nothing was chosen."
 )
 
 SCREEN_LEGEND = (
@@ -27,7 +28,8 @@ SCREEN_LEGEND = (
 NEAREST = (
     "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
     "all rounds; *inside* if each number is within two published standard deviations or one point. Where only "
-    "winners were trained on all rows, it is taken from the search: one seed, a tenth of the rows held out."
+    "winners were trained on all rows, it is taken from the search if there was one: one seed, a tenth of the rows "
+    "held out."
 )
 
 
