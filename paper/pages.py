@@ -26,7 +26,10 @@ def pages(paper):
     ):
         page = REPOSITORY / name
         # From the head of its table to the next empty line.
-        found[page] = re.sub(rf"{head}.*?\n\n", lambda _, new=table: f"{new}\n\n", page.read_text(), flags=re.DOTALL)
+        new = f"{table}\n\n"
+        found[page], count = re.subn(rf"{head}.*?\n\n", lambda _, new=new: new, page.read_text(), flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{page}: expected one table that begins with {head}, found {count}")
     return found
 
 
