@@ -40,8 +40,8 @@ def extract(paper):
         entries = tables.entries(paper, number, row)
         last = {entry.algorithm: entry for entry in entries if entry.key == entries[-1].key}
         both = [(last[name].ours[PAPER], last[name].published) if name in last else (None, None) for name in COLUMNS]
-        lines.append([paper.row(row).title, "ours", *(_number(ours) for ours, _ in both)])
-        lines.append(["", "paper", *(_number(published) for _, published in both)])
+        lines.append([paper.row(row).title, "ours", *(write.number_text(ours, 1) for ours, _ in both)])
+        lines.append(["", "paper", *(write.number_text(published, 1) for _, published in both)])
     return _table(lines)
 
 
@@ -89,10 +89,6 @@ def _range(seconds):
 
 def _table(lines):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _number(spread):
-    return "–" if spread is None else f"{spread[0]:.1f} ({spread[1]:.1f})"
 
 
 def main():

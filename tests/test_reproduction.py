@@ -127,6 +127,25 @@ def test_a_table_shows_both_ways_beside_the_paper(made_up):
     assert (line["honest_mean"], line["honest_difference"], line["honest_verdict"]) == ("50", "0", "within")
 
 
+def test_one_seed_has_no_deviation(made_up):
+    file = made_up.folder / "results/row.jsonl"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if json.loads(line)["seed"] == 1))
+    text = write.markdown(tables.entries(made_up, "1"), "1")
+    assert "| A row | 3 | ours, chosen on test | 59.0 ▲ |" in text
+    (line, *_) = csv.DictReader(io.StringIO(write.as_csv(tables.entries(made_up, "1"), "1")))
+    assert (line["paper_mean"], line["paper_deviation"], line["paper_seeds"]) == ("59", "", "1")
+    write.picture(tables.entries(made_up, "1"), "1", made_up.folder / "one.png")
+    assert (made_up.folder / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_nothing_was_chosen_the_table_does_not_say_it_was(made_up):
+    spec = made_up.folder / "row.toml"
+    spec.write_text(spec.read_text().replace("[1, 5]", "[1]") + "[sweep]\nvalidation = 0\n")
+    text = write.markdown(tables.entries(made_up, "1"), "1")
+    assert "| A row | 3 | ours | 60.0(1.0) ▲ |" in text and "| ours, chosen on" not in text
+    assert "| A row | FedAvg | – | epochs 1 | 1 | 2 | 2 | ≤ 7 |" in text
+
+
 @pytest.mark.parametrize("change", [("epochs = [1, 5]", "epochs = [1, 7]"), ("rounds = 3", "rounds = 4")])
 def test_results_of_what_the_sweep_no_longer_runs_do_not_count(made_up, change):
     """A value that left the grid takes its runs with it; another number of rounds makes all of them other runs."""

@@ -60,7 +60,7 @@ class Spread(NamedTuple):
     """Mean and standard deviation over the seeds that ran."""
 
     mean: float
-    deviation: float
+    deviation: float | None  # one seed has none
     seeds: int
 
 
@@ -173,4 +173,4 @@ def spread(runs, measure, key):
     too_short = any(len(run.curves["test"].nll) < int(float(key)) for run in runs) and measure is not rounds_to_accuracy
     if not values or too_short or np.isnan(values).any():
         return None
-    return Spread(float(np.mean(values)), float(np.std(values)), len(values))
+    return Spread(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None, len(values))

@@ -10,12 +10,15 @@ from ..sweeps.choose import HONEST, PAPER
 from .rows import ALGORITHMS
 from .tables import KINDS, WAYS, nearest
 
-LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation"}
-SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", "paper": "paper"}  # for a terminal
+CHOSEN_ON = {PAPER: "test", HONEST: "validation"}
+LINES = {way: f"ours, chosen on {on}" for way, on in CHOSEN_ON.items()}
+UNTUNED = "ours"  # nothing was held out, nothing chosen
+SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", UNTUNED: "ours", "paper": "paper"}  # for a terminal
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
 LEGEND = (
-    "Mean (standard deviation) over the seeds that ran. ✓ within two published standard deviations, ≈ within one "
-    "accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not reached by every seed. "
+    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed. ✓ within two published standard "
+    "deviations, ≈ within one accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not "
+    "reached by every seed. "
     "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper did; "
     "*chosen on validation*: by rows held out of each client's training data, the test set looked at once. Where a "
     "method ran with one setting (*of* 1 below), nothing was chosen."
@@ -47,12 +50,15 @@ def lines(entries, number):
     kind = KINDS[number]
     for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
         group = list(group)
-        for way in WAYS:
-            if way == HONEST and not row.sweep.validation:
-                continue
-            yield (row.title, key, LINES[way]), [_ours(entry, way, kind) for entry in group]
+        for way, what in _ways(row).items():
+            yield (row.title, key, what), [_ours(entry, way, kind) for entry in group]
         if any(entry.published for entry in group):
-            yield (row.title, key, "paper"), [_number(entry.published, kind.digits) for entry in group]
+            yield (row.title, key, "paper"), [number_text(entry.published, kind.digits) for entry in group]
+
+
+def _ways(row):
+    """The ways of choosing in which a row is shown, and what their lines are called."""
+    return LINES if row.sweep.validation else {PAPER: UNTUNED}
 
 
 def markdown(entries, number):
@@ -76,7 +82,7 @@ def in_the_grid(entries, kind):
         printed = {entry.key: entry.published for entry in group if entry.published is not None}
         found = nearest(row, algorithm, printed, kind) if printed and algorithm in row.sweep.algorithms else None
         if found is not None:
-            line = lambda spreads: " / ".join(_number(each, kind.digits) for each in spreads)
+            line = lambda spreads: " / ".join(number_text(each, kind.digits) for each in spreads)
             inside = "yes" if found.inside else "no"
             body.append(
                 [
@@ -100,24 +106,19 @@ def settings(entries):
     head = ["data set", "algorithm", "chosen on", "setting", "of", "seeds", "seconds a run", "paper's minutes"]
     body = []
     for row in dict.fromkeys(entry.row for entry in entries):
+        minutes = "" if row.minutes is None else f"≤ {row.minutes}"
         for algorithm, title in ALGORITHMS.items():
-            for way, on in ((PAPER, "test"), (HONEST, "validation")):
+            ways = {}  # by the setting they chose, mostly the same
+            for way in _ways(row):
                 chosen, runs = row.chosen(algorithm, way), row.runs(algorithm, way)
-                if chosen is not None and runs:
-                    seconds = sum(run.seconds for run in runs) / len(runs)
-                    minutes = "" if row.minutes is None else f"≤ {row.minutes}"
-                    body.append(
-                        [
-                            row.title,
-                            title,
-                            on,
-                            setting_text(chosen.setting),
-                            chosen.settings,
-                            len(runs),
-                            f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}",
-                            minutes,
-                        ]
-                    )
+                if runs:
+                    ways.setdefault(setting_text(chosen.setting), []).append((CHOSEN_ON[way], chosen.settings, runs))
+            for setting, found in ways.items():
+                _, of, runs = found[0]
+                on = ", ".join(on for on, _, _ in found) if of > 1 else "–"
+                seconds = sum(run.seconds for run in runs) / len(runs)
+                shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
+                body.append([row.title, title, on, setting, of, len(runs), shown, minutes])
     return _grid(head, body)
 
 
@@ -136,14 +137,19 @@ def as_csv(entries, number):
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     for entry in entries:
-        line = [entry.row.name, entry.key, entry.algorithm, *(entry.published or ("", ""))]
+        line = [entry.row.name, entry.key, entry.algorithm, *(entry.published or (None, None))]
         for way in WAYS:
             ours, difference, chosen = entry.ours[way], entry.difference(way), entry.row.chosen(entry.algorithm, way)
-            line += ["", "", ""] if ours is None else [f"{ours.mean:.5g}", f"{ours.deviation:.3g}", ours.seeds]
-            line += ["" if difference is None else f"{difference:.3g}", entry.verdict(way, kind.point) or ""]
-            line += [setting_text(chosen.setting) if chosen else ""]
+            mean, deviation, seeds = ours or (None, None, None)
+            line += [_significant(mean, 5), _significant(deviation, 3), seeds]
+            line += [_significant(difference, 3), entry.verdict(way, kind.point)]
+            line += [setting_text(chosen.setting) if chosen else None]
         writer.writerow(line)
     return text.getvalue()
+
+
+def _significant(value, digits):
+    return None if value is None else f"{value:.{digits}g}"
 
 
 def screen(entries, number):
@@ -208,13 +214,16 @@ def picture(entries, number, path):
 
 
 def _ours(entry, way, kind):
-    text = _number(entry.ours[way], kind.digits)
+    text = number_text(entry.ours[way], kind.digits)
     mark = MARKS[entry.verdict(way, kind.point)]
     return f"{text} {mark}".rstrip()
 
 
-def _number(spread, digits):
-    return "–" if spread is None else f"{spread[0]:.{digits}f}({spread[1]:.{digits}f})"
+def number_text(spread, digits):
+    if spread is None:
+        return "–"
+    mean, deviation = spread[:2]
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f"({deviation:.{digits}f})")
 
 
 def _with_previous(items):
