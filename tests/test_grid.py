@@ -32,15 +32,20 @@ def test_federations_of_different_sizes_are_padded_without_a_trace():
         return fedlap.Federation.from_arrays(clients=clients, test=clients[0], classes=2)
 
     federations = [federation([4, 9]), federation([12, 2])]
+    watches = [{"train": (each.inputs, each.labels)} for each in federations]
     solver = fedlap.adam(epochs=2, batch=4, learning_rate=0.05, keep=True)
     algorithms = [(fedlap.FedLapCovFunc(delta=delta, tau=0.1), solver) for delta in (0.5, 2.0)]
     options = {"rounds": 3, "server_solver": fedlap.newton()}
-    together = fedlap.simulate_grid(algorithms, federations, fedlap.logistic(), seeds=[3, 4], **options)
+    seeds = {"seeds": [3, 4], "watches": watches}
+    together = fedlap.simulate_grid(algorithms, federations, fedlap.logistic(), **seeds, **options)
     for i, seed in enumerate((3, 4)):
-        alone = fedlap.simulate(
-            algorithms[1][0], federations[i], fedlap.logistic(), solver=solver, seed=seed, **options
-        )
-        np.testing.assert_allclose(together[1, seed].final.w, alone.final.w, rtol=1e-8, atol=1e-10)
+        options |= {"solver": solver, "seed": seed, "watch": watches[i]}
+        alone = fedlap.simulate(algorithms[1][0], federations[i], fedlap.logistic(), **options)
+        mine = together[1, seed]
+        np.testing.assert_allclose(mine.final.w, alone.final.w, rtol=1e-8, atol=1e-10)
+        for found, expected in ((mine, alone), (mine.watched["train"], alone.watched["train"])):
+            np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-8)
+            np.testing.assert_array_equal(found.accuracy, expected.accuracy)
 
 
 def test_settings_of_another_structure_are_refused():

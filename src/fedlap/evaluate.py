@@ -15,22 +15,26 @@ class Metrics(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluate(task, w, inputs, labels):
-    """Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one."""
+def evaluate(task, w, inputs, labels, count=None):
+    """Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one.
+
+    Rows from `count` on are padding; there is none if it is not given.
+    """
     size = len(labels)
+    count = size if count is None else count
     chunks = -(-size // CHUNK)
     places = jnp.arange(chunks * CHUNK).reshape(chunks, -1)
 
     def add(totals, chunk):
         at = jnp.minimum(chunk, size - 1)
-        outputs, real = task.model.apply(w.tree, inputs[at]), chunk < size
+        outputs, real = task.model.apply(w.tree, inputs[at]), chunk < count
         right = outputs.argmax(-1) == labels[at]
         loss = task.likelihood.loss(outputs, labels[at])
         return (totals[0] + jnp.where(real, right, 0).sum(), totals[1] + jnp.where(real, loss, 0).sum()), None
 
     zero = jnp.zeros(())
     (right, loss), _ = jax.lax.scan(add, (zero, zero), places)
-    return Metrics(jnp.where(jnp.isfinite(loss), right / size, jnp.nan), loss / size)
+    return Metrics(jnp.where(jnp.isfinite(loss), right / count, jnp.nan), loss / count)
 
 
 @partial(jax.jit, static_argnums=0)

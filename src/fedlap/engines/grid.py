@@ -47,7 +47,7 @@ def stack_seeds(trees):
 
 def _pad(leaf, shape, fill):
     width = [(0, want - have) for want, have in zip(shape, leaf.shape, strict=True)]
-    return np.pad(np.asarray(leaf), width, constant_values=fill)
+    return np.pad(np.asarray(leaf), width, constant_values=fill) if width else np.asarray(leaf)
 
 
 class Prepared(NamedTuple):
@@ -56,7 +56,7 @@ class Prepared(NamedTuple):
     static: tuple
     methods: object  # [settings, …]
     data: Stack  # pool, shards and keys
-    tests: list[Stack]  # the test set and each watched one
+    tests: list[Stack]  # the test set and each watched one, with how many rows of it are no padding
     states: object  # [seeds, settings, …]
 
 
@@ -68,7 +68,7 @@ def prepare(runs):
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.init()._replace(round=()) for run in of_seed))
         for of_seed in runs
     ]
-    sets = [(run.test, *run.watch.values()) for run in first]
+    sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
     return Prepared(
         first[0].setup.static,
         methods,
