@@ -5,7 +5,8 @@ import importlib.util
 import io
 import itertools
 import json
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -122,9 +123,17 @@ def test_a_table_shows_both_ways_beside_the_paper(made_up):
     assert "| A row | FedAvg | test | epochs 1 | 2 | 2 | 2 | ≤ 7 |" in text
     assert "| A row | FedAvg | validation | epochs 5 | 2 | 2 | 2 | ≤ 7 |" in text
     assert "| A row | FedAvg | 50.0(1.0) | 50.0(1.0) | epochs 5 | yes |" in text
-    (line, *_) = csv.DictReader(io.StringIO(write.as_csv(tables.entries(made_up, "1"), "1")))
-    assert (line["paper_mean"], line["paper_difference"], line["paper_verdict"]) == ("60", "10", "above")
-    assert (line["honest_mean"], line["honest_difference"], line["honest_verdict"]) == ("50", "0", "within")
+    line = first_of_csv(made_up)
+    assert (line["paper_mean"], line["paper_deviation"]) == ("50.0", "1.0")
+    number = lambda way: [line[f"chosen_on_{way}_{what}"] for what in ("mean", "difference", "verdict", "setting")]
+    assert number("test") == ["60", "10", "above", "epochs 1"]
+    assert number("validation") == ["50", "0", "within", "epochs 5"]
+
+
+def first_of_csv(paper):
+    reader = csv.DictReader(io.StringIO(write.as_csv(tables.entries(paper, "1"), "1")))
+    assert len(reader.fieldnames) == len(set(reader.fieldnames))
+    return next(reader)
 
 
 def test_one_seed_has_no_deviation(made_up):
@@ -132,8 +141,8 @@ def test_one_seed_has_no_deviation(made_up):
     file.write_text("".join(line for line in file.read_text().splitlines(True) if json.loads(line)["seed"] == 1))
     text = write.markdown(tables.entries(made_up, "1"), "1")
     assert "| A row | 3 | ours, chosen on test | 59.0 ▲ |" in text
-    (line, *_) = csv.DictReader(io.StringIO(write.as_csv(tables.entries(made_up, "1"), "1")))
-    assert (line["paper_mean"], line["paper_deviation"], line["paper_seeds"]) == ("59", "", "1")
+    line = first_of_csv(made_up)
+    assert [line[f"chosen_on_test_{what}"] for what in ("mean", "deviation", "seeds")] == ["59", "", "1"]
     write.picture(tables.entries(made_up, "1"), "1", made_up.folder / "one.png")
     assert (made_up.folder / "one.png").read_bytes().startswith(b"\x89PNG")
 
@@ -179,7 +188,35 @@ def test_named_figures_are_drawn_from_committed_results(tmp_path):
     assert "FedLap, delta 1: accuracy 98" in shown and "the paper: catastrophic after the first 7 rounds" in shown
     shown = fedlap_command("figure", "two-clients", "--output", tmp_path).output
     assert "0.334 to 0.336 at delta = 1" in shown and "2 rounds of FedLap and 78 of FedDyn" in shown
+    assert "of the repository" not in shown
     assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in figures.FIGURES)
+
+
+def test_where_nothing_is_chosen_quick_runs_everything():
+    """The figures compare settings, so that none of them may be left out."""
+    for name in figures.ROWS:
+        row = PAPER.row(name)
+        assert row.winners == {algorithm: row.sweep.settings(algorithm) for algorithm in row.sweep.algorithms}
+        assert sum(map(len, row.winners.values())) > 2
+
+
+def test_a_figure_says_that_a_run_diverged(tmp_path):
+    """As recorded by a process: the curve ends where there are no numbers any more."""
+    shutil.copytree(PAPER.folder, tmp_path / "paper")
+    for name in figures.ROWS:
+        file = tmp_path / f"paper/results/{name}.jsonl"
+        first, *rest = file.read_text().splitlines()
+        line = json.loads(first) | {"diverged": True}
+        for curve in line["curves"].values():
+            curve |= {key: [*numbers[:4], None] for key, numbers in curve.items()}
+        file.write_text("\n".join([json.dumps(line), *rest]) + "\n")
+    paper = Paper.find(tmp_path / "paper")
+    fresh = {"uci-two-clients": tmp_path / "paper/results/uci-two-clients.jsonl"}
+    path, words = figures.weight_decay(paper, tmp_path / "weight-decay.png")
+    assert "1 of 3 seeds diverged, the first at round 5" in words and path.exists()
+    path, words = figures.two_clients(replace(paper, fresh=fresh), tmp_path / "two-clients.png")
+    assert words.count("of the repository") == 1 and "exactly (results of the repository):" in words
+    assert "1 of 3 seeds never" in words and path.exists()
 
 
 def test_a_folder_without_the_paper_is_refused(tmp_path):

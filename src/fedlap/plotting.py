@@ -19,8 +19,8 @@ def accuracy_and_nll(lines, title, path, accuracies=None):
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
     for line in lines:
-        _band(axes[0], 100 * _table(line.accuracy), line)
-        _band(axes[1], _table(line.nll), line)
+        _band(axes[0], 100 * as_table(line.accuracy), line)
+        _band(axes[1], as_table(line.nll), line)
     for axis, label in zip(axes, ("test accuracy (%)", "test negative log-likelihood"), strict=True):
         name_axes(axis, label)
         axis.xaxis.get_major_locator().set_params(integer=True)  # no half rounds
@@ -50,7 +50,7 @@ def save(figure, path):
     return path
 
 
-def _table(curves):
+def as_table(curves):
     """A row a run. One that diverged has a shorter curve and no numbers at its end."""
     table = np.full((len(curves), max(map(len, curves))), np.nan)
     for row, curve in zip(table, curves, strict=True):

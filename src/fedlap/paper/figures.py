@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..errors import DataError
-from ..plotting import Line, accuracy_and_nll, name_axes, pyplot, save
+from ..plotting import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
 from ..sweeps.choose import PAPER, finals
 from .pooled import optimum
 from .rows import ALGORITHMS
@@ -46,6 +46,9 @@ def weight_decay(paper, path):
 
 def _turns(label, runs):
     """Where the mean over seeds is best, and where it ends."""
+    diverged = [run.curves["test"].nll.index(None) + 1 for run in runs if run.diverged]
+    if diverged:
+        return f"{label}: {len(diverged)} of {len(runs)} seeds diverged, the first at round {min(diverged)}"
     accuracy, nll = (np.mean([getattr(run.curves["test"], name) for run in runs], 0) for name in ("accuracy", "nll"))
     return (
         f"{label}: accuracy {100 * accuracy.max():.1f} at round {accuracy.argmax() + 1}, {100 * accuracy[-1]:.1f} in "
@@ -66,6 +69,8 @@ def two_clients(paper, path):
     words = []
     figure, axes = pyplot().subplots(1, 2, figsize=(12, 4.4), sharey=True, layout="constrained")
     for axis, (name, title) in zip(axes, TWO_CLIENTS.items(), strict=True):
+        if paper.fresh and name not in paper.fresh:
+            title += " (results of the repository)"
         words += [f"{title}:", *_approach(_with_results(paper.row(name)), axis)]
         axis.set_title(title, fontsize=10)
     printed = paper.published["two-clients"]
@@ -99,7 +104,7 @@ def _approach(row, axis):
             if not runs:
                 continue
             targets = [[ideal[run.seed][setting.get("delta", 0.0)].train] for run in runs]
-            gaps = np.array([run.curves["train"].nll for run in runs], float) / targets - 1
+            gaps = as_table([run.curves["train"].nll for run in runs]) / targets - 1
             reached = [_first(np.abs(gap) <= WITHIN) for gap in gaps]
             label = f"{ALGORITHMS[algorithm]}, {setting_text(setting)}"
             words.append(f"{label}: within 1 % of its ideal train NLL after {_rounds(reached)}")
@@ -147,7 +152,7 @@ def _rounds(reached):
     low, high = _ends([each for each in reached if each is not None])
     missing = sum(each is None for each in reached)
     return (f"{low} rounds" if low == high else f"{low} to {high} rounds") + (
-        f", {missing} seeds never" if missing else ""
+        f", {missing} of {len(reached)} seeds never" if missing else ""
     )
 
 

@@ -30,9 +30,15 @@ SCREEN_LEGEND = (
 )
 NEAREST = (
     "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
-    "all rounds; *inside* if each number is within two published standard deviations or one point. Where only "
+    "all rounds; *inside* if each number is within two published standard deviations or one accuracy point (of an NLL: "
+    "half a printed digit). Where only "
     "winners were trained on all rows, it is taken from the search if there was one: one seed, a tenth of the rows "
     "held out."
+)
+
+SECONDS = (
+    "Seconds are wall time, the mean over seeds. Where many runs were one compiled program (*at once*), they are a "
+    "run's share of it, compilation included, and say more of their number than of the method."
 )
 
 
@@ -66,7 +72,12 @@ def markdown(entries, number):
     entries, kind = list(entries), KINDS[number]
     head = ["data set", kind.head, "", *titles(entries)]
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
-    parts = [f"# {title(number)}\n\n{LEGEND}\n\n", _grid(head, body), "\n## Settings\n\n", settings(entries)]
+    parts = [
+        f"# {title(number)}\n\n{LEGEND}\n\n",
+        _grid(head, body),
+        f"\n## Settings\n\n{SECONDS}\n\n",
+        settings(entries),
+    ]
     if kind.point and any(entry.published for entry in entries):
         parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries, kind)]
     return "".join(parts)
@@ -118,6 +129,7 @@ def settings(entries):
                 on = ", ".join(on for on, _, _ in found) if of > 1 else "–"
                 seconds = sum(run.seconds for run in runs) / len(runs)
                 shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
+                shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""
                 body.append([row.title, title, on, setting, of, len(runs), shown, minutes])
     return _grid(head, body)
 
@@ -133,7 +145,8 @@ def as_csv(entries, number):
     kind, text = KINDS[number], io.StringIO()
     head = ["row", kind.head, "algorithm", "paper_mean", "paper_deviation"]
     for way in WAYS:
-        head += [f"{way}_{column}" for column in ("mean", "deviation", "seeds", "difference", "verdict", "setting")]
+        ours = ("mean", "deviation", "seeds", "difference", "verdict", "setting")
+        head += [f"chosen_on_{CHOSEN_ON[way]}_{column}" for column in ours]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     for entry in entries:

@@ -60,10 +60,10 @@ def _key(result):
 
 
 def winners(results, sweep):
-    """Each algorithm's settings to train on all rows: the winner of both ways, or the only one."""
+    """Each algorithm's settings to train on all rows: the winner of both ways; all of them if nothing is chosen."""
     found = {}
     for algorithm in sweep.algorithms:
-        if len(sweep.settings(algorithm)) == 1:
+        if sweep.validation == 0 or len(sweep.settings(algorithm)) == 1:
             found[algorithm] = sweep.settings(algorithm)
             continue
         both = [choose(results, algorithm, way, sweep.finals) for way in (PAPER, HONEST)]
