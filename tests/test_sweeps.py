@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.sweeps import carry, cells, choose, results
 from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
 from fedlap.sweeps.display import Estimate
@@ -106,7 +107,7 @@ def test_a_batch_gives_what_single_runs_give(finished):
 
 def test_a_line_says_how_it_came_about(finished):
     path, _, done = finished
-    assert results.load(path) == {result.cell: result for result in done}
+    assert results.load(path) == done
     line = json.loads(path.read_text().splitlines()[0])
     assert line["fedlap"] == fedlap.__version__ and line["seconds"] > 0
     again = fedlap.spec.resolve(line["spec"].pop("name"), line["spec"])
@@ -123,7 +124,7 @@ def test_nothing_runs_twice(finished, tmp_path):
     partly.write_text("".join(lines[::3]) + lines[1][:50])  # and a line that a crash left unfinished
     _, rest = run(make(), partly)
     assert len(rest) == len(done) - len(lines[::3])
-    assert results.load(partly).keys() == results.load(path).keys()
+    assert {each.cell for each in results.load(partly)} == {each.cell for each in results.load(path)}
     curves = {result.cell: result.curves for result in done}
     for result in rest:  # a batch of other neighbours adds up in another order
         np.testing.assert_allclose(result.curves["test"].nll, curves[result.cell]["test"].nll, atol=1e-4)
@@ -182,7 +183,7 @@ def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
 @pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
 def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table):
     """To the same bits as one that was never stopped, as a compiled batch and one by one as on an accelerator."""
-    monkeypatch.setattr(carry, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(carry, "CHECKPOINT_SHARE", np.inf)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     _, whole = run(sweep, tmp_path / "whole.jsonl")
@@ -248,7 +249,7 @@ def test_a_sweep_goes_on_after_a_kill(tmp_path):
     assert len(lines) == len(set(lines)) and set(lines) >= {cell.digest for cell in sweep.search()}
     assert [event.workers for event in events if isinstance(event, Planned)][-1] == 1
     assert any(isinstance(event, Advanced) for event in events)
-    finals = [result for result in results.load(path).values() if result.held_out == 0]
+    finals = [result for result in results.load(path) if result.held_out == 0]
     assert 1 <= len(finals) <= 2  # the winner of each way, no other setting
     assert not list(tmp_path.glob("*.checkpoints"))
 
@@ -301,12 +302,16 @@ def test_the_value_at_a_round_is_the_mean_of_three():
 
 
 def test_an_estimate_weighs_algorithms_by_what_they_took():
-    searched = make().search()
-    estimate = Estimate(searched, workers=2)
+    searched, trained = make().search(), make().final()
+    estimate = Estimate()
+    estimate.plan(searched, workers=2)
     assert estimate.seconds is None
     quick = [cell for cell in searched if cell.algorithm == "fedavg"]
     slow = [cell for cell in searched if cell.algorithm == "fedlap"]
-    finish = lambda cell, seconds: estimate.finish([results.Result.of(cell, {}, seconds)])
+
+    def finish(cell, seconds, rounds=3):
+        estimate.finish([results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds)])
+
     for cell in quick:
         finish(cell, 1.0 * cell.cost)
     assert estimate.seconds == pytest.approx(sum(cell.cost for cell in slow) / 2)
@@ -314,6 +319,21 @@ def test_an_estimate_weighs_algorithms_by_what_they_took():
     assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[1:]) / 2)
     estimate.advance(Advanced([slow[1]], 1, 10.0 * slow[1].cost / 3))  # of three rounds
     assert estimate.seconds == pytest.approx(10 * (sum(cell.cost for cell in slow[1:]) - slow[1].cost / 3) / 2)
+    finish(slow[1], 10.0 * slow[1].cost / 3, rounds=1)  # it diverged, which makes rounds no cheaper
+    assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[2:]) / 2)
+    for cell in slow[2:-1]:
+        finish(cell, 10.0 * cell.cost)
+    assert estimate.seconds == pytest.approx(10 * slow[-1].cost)  # one run has no use for a second process
+    estimate.plan(trained, workers=1)  # the next phase, at the prices of this one
+    assert estimate.seconds == pytest.approx(sum(c.cost * (1 if c.algorithm == "fedavg" else 10) for c in trained))
+
+
+def test_a_plan_tells_what_will_follow(finished):
+    search, final = (event for event in finished[1] if isinstance(event, Planned))
+    assert {cell.digest for cell in search.later} == {cell.digest for cell in final.cells}
+    assert final.later == []
+    one_shot = cells.make("tiny", {**TABLE, "algorithms": {"bcm": {"delta": 1.0}}, "sweep": {}}).final()[0]
+    assert one_shot.rounds == 1
 
 
 def test_one_writer_a_file(tmp_path):
@@ -327,6 +347,50 @@ def test_a_damaged_line_is_named(finished, tmp_path):
     path.write_text(finished[0].read_text().splitlines(keepends=True)[0] + '{"cell": 1}\n')
     with pytest.raises(DataError, match=r"x\.jsonl, line 2: not a result"):
         results.load(path)
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b"\xff\xfe\n", b'{"cell": 1}\n'])
+def test_a_file_of_something_else_is_left_alone(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"notes\.txt, line 1: not a result"):
+        run(make(), path)
+    assert path.read_bytes() == content
+    with pytest.raises(DataError, match=r"cannot be written .*; expected a file of results"):
+        run(make(), tmp_path)
+
+
+def test_a_result_of_another_precision_is_no_result_of_this_sweep(finished, tmp_path):
+    path = tmp_path / "x.jsonl"
+    lines = finished[0].read_text()
+    path.write_text(lines + lines.replace('"float64"', '"float32"'))
+    assert run(make(), path)[1] == []  # the later lines do not hide the earlier ones
+    assert {each.precision for each in make(precision="float64").select(results.load(path))} == {"float64"}
+    with pytest.raises(ConfigError, match="tiny is to run in float32, not float64"):
+        run(make(precision="float32"), path)
+
+
+@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
+def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, table):
+    monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
+    table = {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}}
+    steps = carry_out(cells.make("tiny", table), path := tmp_path / "x.jsonl")
+    assert [type(next(steps)) for _ in range(3)] == [Planned, Planned, Advanced]
+    steps.close()
+    assert len(list(tmp_path.glob("x.jsonl.checkpoints/*.npz"))) == 1  # there after the first round
+    table["sweep"]["watch_train"] = True
+    _, done = run(cells.make("tiny", table), path)
+    assert len(done) == 2 and all("train" in result.curves for result in done)
+
+
+def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(carry, "LOOK_SECONDS", 0.05)
+    table = {**NETWORK, "algorithms": {"fedavg": {}}, "train": {"rounds": 100_000, "seeds": [1]}, "sweep": {}}
+    with pytest.raises(FedlapError, match=r"ended from outside.*--jobs 1"):
+        for event in carry_out(cells.make("tiny", table), tmp_path / "x.jsonl", jobs=1):
+            if isinstance(event, Advanced):
+                (worker,) = (each for each in multiprocessing.active_children() if "Manager" not in each.name)
+                worker.kill()
 
 
 @pytest.mark.parametrize(
@@ -344,6 +408,7 @@ def test_a_damaged_line_is_named(finished, tmp_path):
         ({"search_seeds": 5}, "sweep.search_seeds is 5; expected a list of whole numbers"),
         ({"search_seeds": ["a"]}, "sweep.search_seeds is"),
         ({"watch_train": "yes"}, "sweep.watch_train is 'yes'; expected true or false"),
+        ({"precision": "double"}, "sweep.precision 'double'.*float64"),
     ],
 )
 def test_a_wrong_sweep_is_refused(sweep, message):
@@ -357,6 +422,8 @@ def test_a_wrong_sweep_is_refused(sweep, message):
         ({"train": {"seeds": 62}}, "train.seeds is 62; expected a list of whole numbers"),
         ({"train": {"seeds": []}}, "train.seeds is"),
         ({"solver": {"name": "adma"}}, "solver.name 'adma'.*adam"),
+        ({"algorithms": {"fedavg": 3, "fedlap": {}}}, "algorithms.fedavg is 3; expected a table"),
+        ({"algorithms": {}}, r"\[algorithms\] is empty; expected some of fedavg"),
     ],
 )
 def test_a_wrong_spec_of_a_sweep_is_refused(change, message):
@@ -367,7 +434,14 @@ def test_a_wrong_spec_of_a_sweep_is_refused(change, message):
 def test_what_is_swept_cannot_be_set():
     with pytest.raises(ConfigError, match=r"--set solver\.epochs=7: epochs is swept; choose .* with --only"):
         cells.make("tiny", TABLE, overrides=["solver.epochs=7"])
+    with pytest.raises(ConfigError, match="learning_rate is swept"):
+        cells.make("tiny", TABLE, overrides=["solver.learning_rate=1e-4"])
     assert cells.make("tiny", TABLE, overrides=["rounds=7"]).search()[0].spec.train.rounds == 7
+    slower = cells.make("tiny", TABLE, overrides=["server_solver.learning_rate=1e-4"])
+    assert slower.search()[0].spec.server_solver["learning_rate"] == 1e-4
+    both = {**TABLE, "algorithms": {"fedlap": {}, "fedlap_cov": {"delta": 1.0}}}
+    one = cells.make("tiny", both, overrides=["fedlap_cov.delta=3"]).final()[-1]
+    assert one.spec.algorithms["fedlap_cov"]["delta"] == 3
 
 
 def test_a_spec_without_a_sweep_is_refused():

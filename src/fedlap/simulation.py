@@ -1,6 +1,7 @@
 """A federation in one process: start it, step it by hand, or let `simulate` do all rounds."""
 
 import dataclasses
+import math
 import re
 import time
 from collections import deque
@@ -209,16 +210,16 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
     return deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
 
 
-def histories(run, rounds, checkpoint=None, resume=False, every=0.0):
+def histories(run, rounds, checkpoint=None, resume=False, share=math.inf):
     """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
-    for state, table in progress(run, rounds, checkpoint, resume, every):
+    for state, table in progress(run, rounds, checkpoint, resume, share):
         yield History.of(run, state, table)
 
 
-def progress(run, rounds, checkpoint=None, resume=False, every=0.0):
+def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
     """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
 
-    A checkpoint is written when `every` seconds have passed since the last one: after each round by default.
+    A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
     """
     if not (isinstance(rounds, int) and rounds > 0):
         raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
@@ -231,7 +232,7 @@ def progress(run, rounds, checkpoint=None, resume=False, every=0.0):
         state, table = checkpoints.load(checkpoint, state, table, description)
         if len(table):
             yield state, table
-    plan, saved = run.plan(state.round), time.monotonic()
+    plan, saved, took = run.plan(state.round), time.monotonic(), 0.0
     for _ in range(len(table), rounds):
         began = time.perf_counter()
         state = run.step(state, plan)
@@ -239,9 +240,11 @@ def progress(run, rounds, checkpoint=None, resume=False, every=0.0):
         metrics = run.look(state)
         seconds = np.full((1, *metrics.shape[1:]), time.perf_counter() - began)
         table = np.concatenate([table, np.concatenate([seconds, metrics])[None]])
-        if checkpoint is not None and time.monotonic() - saved >= every:
+        if checkpoint is not None and time.monotonic() - saved >= took / share:
+            writing = time.monotonic()
             checkpoints.save(checkpoint, state, table, description)
             saved = time.monotonic()
+            took = saved - writing
         yield state, table
 
 

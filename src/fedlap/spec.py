@@ -105,6 +105,7 @@ def resolve(name, table, algorithms=(), overrides=()):
             raise unknown("algorithm", algorithm, ALGORITHMS)
     if algorithms:
         table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
+    check_algorithms(table["algorithms"])
     for text in overrides:
         override(table, text)
     algorithms = {key: _fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
@@ -147,13 +148,27 @@ def check_sections(table):
     for section in ("federation", "model", "algorithms"):
         if section not in table:
             raise ConfigError(f"[{section}] is missing")
-    for algorithm in table["algorithms"]:
+    for algorithm, settings in table["algorithms"].items():
         if algorithm not in ALGORITHMS:
             raise unknown("algorithm", algorithm, ALGORITHMS)
+        if not isinstance(settings, dict):
+            raise ConfigError(f"algorithms.{algorithm} is {settings!r}; expected a table, which may be empty: {{}}")
+
+
+def check_algorithms(table):
+    if not table:
+        raise ConfigError(f"[algorithms] is empty; expected some of {', '.join(ALGORITHMS)}")
 
 
 def override(table, text):
     """Set `key=value` in a table of settings, wherever that key belongs."""
+    places, value = parse_override(table, text)
+    for section, name in places:
+        (table["algorithms"] if section in ALGORITHMS else table).setdefault(section, {})[name] = value
+
+
+def parse_override(table, text):
+    """The places a `key=value` sets, each a section or an algorithm with a key of it, and the value."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -175,8 +190,7 @@ def override(table, text):
     if len(sections) > 1 and not sections <= set(ALGORITHMS):
         options = ", ".join(".".join(place) for place in matches)
         raise ConfigError(f'--set {text}: "{key}" may mean {options}; write one of these')
-    for section, name in matches:
-        (table["algorithms"] if section in ALGORITHMS else table).setdefault(section, {})[name] = value
+    return matches, value
 
 
 def _places(table):

@@ -83,7 +83,7 @@ class Row:
 
     def _of_sweep(self, file):
         """The results of this sweep as it stands now; runs it no longer has, or has changed, do not count."""
-        return self.sweep.select(results.load(file).values())
+        return self.sweep.select(results.load(file))
 
     def chosen(self, algorithm, way):
         if algorithm not in self.sweep.algorithms:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing.managers import SyncManager
 from pathlib import Path
@@ -21,14 +22,16 @@ import jax
 import numpy as np
 
 from ..engines import small
+from ..errors import ConfigError, FedlapError
 from ..grid import Grid
 from ..processors import cores, stay_on
 from ..simulation import Simulation, histories, progress
 from .cells import Cell
 from .choose import winners
-from .results import Curve, Result, load, writer
+from .results import Curve, Result, precision, writer
 
-CHECKPOINT_SECONDS = 60  # what a killed process may lose of a long run
+# Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
+CHECKPOINT_SHARE = 0.05
 LOOK_SECONDS = 0.5  # between two looks at what the processes are doing
 
 
@@ -39,6 +42,7 @@ class Planned(NamedTuple):
     cells: list[Cell]
     done: int  # cells of this phase that an earlier call finished
     workers: int
+    later: list[Cell] | None  # cells of the next phase; None if this one decides which
 
 
 class Advanced(NamedTuple):
@@ -59,20 +63,24 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
 
     `quick` is a {algorithm: settings} to train on all rows at once, without a search.
     """
+    if sweep.precision not in (None, precision()):
+        raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
     folder = Path(f"{path}.checkpoints")
-    with writer(path) as append:
-        results = {digest: each for digest, each in load(path).items() if each.serves(sweep.watch_train)}
+    with writer(path) as (found, append):
+        results = {each.cell: each for each in found if each.serves(sweep.watch_train)}
         for phase in ("search", "final") if quick is None else ("final",):
             if phase == "search":
-                cells = sweep.search()
+                cells, later = sweep.search(), _missing(sweep.final(), results) if sweep.finals == "all" else None
             elif quick is None and sweep.finals == "winners":
-                cells = sweep.final(winners(sweep.select(results.values()), sweep))
+                cells, later = sweep.final(winners(sweep.select(results.values()), sweep)), []
             else:
-                cells = sweep.final(quick)
-            distinct = {cell.digest: cell for cell in cells}
-            missing = [cell for digest, cell in distinct.items() if digest not in results]
+                cells, later = sweep.final(quick), []
+            missing = _missing(cells, results)
+            done = {cell.digest: cell for cell in cells if cell.digest in results}
+            for cell in done.values():  # a process killed just after its last line leaves one
+                _checkpoint([cell], sweep.watch_train, folder).unlink(missing_ok=True)
             workers, carry = _how(missing, data_dir, jobs)
-            yield Planned(phase, missing, len(distinct) - len(missing), workers)
+            yield Planned(phase, missing, len(done), workers, later)
             for step in carry(missing, data_dir, sweep.watch_train, folder):
                 if isinstance(step, Finished):
                     append(step.results)
@@ -81,6 +89,17 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
                 yield step
     if folder.exists() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _missing(cells, results):
+    """Each cell once that has no result."""
+    return list({cell.digest: cell for cell in cells if cell.digest not in results}.values())
+
+
+def _checkpoint(cells, watch_train, folder):
+    """A file for these runs under way. All that decides whether it fits is in its name: one that is found fits."""
+    words = " ".join([precision(), str(watch_train), *(cell.digest for cell in cells)])
+    return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
 
 
 def _how(cells, data_dir, jobs):
@@ -138,8 +157,7 @@ def _batches(cells):
 def _run_batch(batch, data_dir, watch_train, folder):
     spec, seeds, members = batch[0][0].spec, [cell.seed for cell in batch[0]], [cell for of in batch for cell in of]
     federations, watches = zip(*(_data(cell, data_dir, watch_train) for cell in batch[0]), strict=True)
-    digest = hashlib.sha256(" ".join(cell.digest for cell in members).encode()).hexdigest()[:16]
-    checkpoint = folder / f"batch-{digest}.npz"
+    checkpoint = _checkpoint(members, watch_train, folder)
     began = time.perf_counter()
     grid = Grid.of(
         [(of[0].spec.algorithm(of[0].algorithm), of[0].spec.make_solver()) for of in batch],
@@ -151,7 +169,7 @@ def _run_batch(batch, data_dir, watch_train, folder):
         server_solver=spec.make_server_solver(),
     )
     setting_up = time.perf_counter() - began
-    for reached in progress(grid, spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SECONDS):
+    for reached in progress(grid, spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SHARE):
         _, table = reached
         seconds = (setting_up + table[:, 0, 0, 0].sum()) / len(members)
         yield Advanced(members, len(table), seconds)
@@ -173,11 +191,11 @@ def _in_turn(cells, data_dir, watch_train, folder):
 
 
 def _run_one(cell, data_dir, watch_train, folder):
-    checkpoint = folder / f"{cell.digest}.npz"
+    checkpoint = _checkpoint([cell], watch_train, folder)
     began = time.perf_counter()
     run = _simulation(cell, data_dir, watch_train)
     setting_up = time.perf_counter() - began
-    for history in histories(run, cell.spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SECONDS):
+    for history in histories(run, cell.spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()
         yield Advanced([cell], len(history.nll), seconds)
         if history.diverged:
@@ -207,10 +225,15 @@ def _on_processes(workers, cells, data_dir, watch_train, folder):
                     # One that failed comes last: what finished beside it is kept.
                     for future in sorted(done, key=lambda future: future.exception() is not None):
                         yield future.result()
-            except BaseException:
-                for process in list(pool._processes.values()):
+            except BaseException as error:
+                for process in list((pool._processes or {}).values()):
                     process.terminate()  # what they were at is in their checkpoints
                 pool.shutdown(wait=False, cancel_futures=True)
+                if isinstance(error, BrokenProcessPool):
+                    raise FedlapError(
+                        "a process was ended from outside, perhaps because memory ran out; finished runs are kept, "
+                        "and the same command goes on with the others: try fewer processes, --jobs 1"
+                    ) from error
                 raise
 
 

@@ -5,6 +5,7 @@ validation = 0.2          of each client's rows, held out to choose a setting by
 search_seeds = [62]       seeds of the search; those of [train] if not given
 finals = "winners"        train on all rows "all" settings, or only the "winners" of the search
 watch_train = true        record accuracy and NLL on the training rows too
+precision = "float64"     of all runs; that of the process if not given
 
 [sweep.every]             axes of all algorithms, for example epochs = [1, 5, 10]
 [sweep.fedlap]            axes of one of them, for example delta = [1.0, 0.1]
@@ -19,10 +20,11 @@ from dataclasses import dataclass, replace
 from ..algorithms import ALGORITHMS
 from ..errors import ConfigError, unknown
 from ..solvers import SOLVERS
-from ..spec import Spec, Train, check_sections, keys, override, read_table, resolve
+from ..spec import Spec, Train, check_algorithms, check_sections, keys, override, parse_override, read_table, resolve
 
-OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False}
+OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
 FINALS = ("all", "winners")
+PRECISIONS = ("float32", "float64")
 EVERY = "every"
 
 
@@ -43,9 +45,13 @@ class Cell:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def rounds(self):
+        return 1 if ALGORITHMS[self.algorithm].one_shot else self.spec.train.rounds
+
+    @property
     def cost(self):
         """A number proportional to the steps of a run, to weigh what is left against what is done."""
-        return self.spec.train.rounds * self.spec.solver.get("epochs", 1)
+        return self.rounds * self.spec.solver.get("epochs", 1) * (1 - self.held_out)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Sweep:
     final_seeds: tuple[int, ...]
     finals: str
     watch_train: bool
+    precision: str | None
 
     @property
     def algorithms(self):
@@ -91,9 +98,10 @@ class Sweep:
         return replace(self, axes=axes)
 
     def select(self, results):
-        """Those of its own cells, whose settings it names: a result's own words may be those of an older grid."""
+        """The last of each of its cells, by its own names of settings: a result's may be those of an older grid."""
         mine = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
-        return [replace(each, setting=mine[each.cell]) for each in results if each.cell in mine]
+        found = {each.cell: each for each in results if self.precision in (None, each.precision)}
+        return [replace(each, setting=mine[digest]) for digest, each in found.items() if digest in mine]
 
     def search(self):
         """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""
@@ -121,7 +129,8 @@ class Sweep:
         table = copy.deepcopy(self.table)
         given = table["algorithms"][algorithm]
         for key, value in setting.items():
-            (given if key in keys(ALGORITHMS[algorithm]) else table.setdefault("solver", {}))[key] = value
+            section, _ = _place(algorithm, key)
+            (given if section == algorithm else table.setdefault(section, {}))[key] = value
         table["algorithms"] = {algorithm: given}
         table["train"] = {**table.get("train", {}), "seeds": [seed]}
         return Cell(algorithm, setting, seed, held_out, resolve(self.name, table))
@@ -141,6 +150,7 @@ def make(name, table, algorithms=(), overrides=()):
         raise ConfigError("[sweep] is missing: which keys to vary, and over which values")
     check_sections(table)
     known = table["algorithms"]
+    check_algorithms(known)
     for key, value in sweep.items():
         if key not in (*OPTIONS, EVERY, *known):
             raise unknown("key in [sweep]", key, (*OPTIONS, EVERY, *known))
@@ -151,7 +161,7 @@ def make(name, table, algorithms=(), overrides=()):
             raise unknown("algorithm of this sweep", algorithm, known)
     axes = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in algorithms or known}
     for text in overrides:
-        _check_not_swept(text, axes)
+        _check_not_swept(text, axes, table)
         override(table, text)
     seeds = _seeds("train.seeds", table.get("train", {}).get("seeds", Train.seeds))
     options = {key: sweep.get(key, default) for key, default in OPTIONS.items()}
@@ -165,10 +175,16 @@ def make(name, table, algorithms=(), overrides=()):
     return made
 
 
-def _check_not_swept(text, axes):
-    key = text.partition("=")[0].rpartition(".")[2]
-    if any(key in mine for mine in axes.values()):
+def _check_not_swept(text, axes, table):
+    swept = {_place(algorithm, key) for algorithm, mine in axes.items() for key in mine}
+    places, _ = parse_override(table, text)
+    for _, key in swept.intersection(places):
         raise ConfigError(f"--set {text}: {key} is swept; choose among its values with --only {key}=VALUE,VALUE")
+
+
+def _place(algorithm, key):
+    """The section and the key that an axis sets: the algorithm's own, or else the solver's."""
+    return (algorithm if key in keys(ALGORITHMS[algorithm]) else "solver"), key
 
 
 def _seeds(name, seeds):
@@ -187,6 +203,8 @@ def _check_options(sweep):
         raise ConfigError('sweep.finals is "winners" and sweep.validation is 0; expected rows to choose winners by')
     if not isinstance(sweep.watch_train, bool):
         raise ConfigError(f"sweep.watch_train is {sweep.watch_train!r}; expected true or false")
+    if sweep.precision not in (None, *PRECISIONS):
+        raise unknown("sweep.precision", sweep.precision, PRECISIONS)
 
 
 def _check_axes(algorithm, axes, table):

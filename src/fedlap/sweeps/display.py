@@ -12,31 +12,36 @@ from .carry import Advanced, Finished, Planned
 class Estimate:
     """How long the rest will take, from what rounds cost so far: by algorithm, as their steps differ in cost."""
 
-    def __init__(self, cells, workers):
-        self.waiting = {cell.digest: cell for cell in cells}
+    def __init__(self):
+        self.waiting, self.workers = {}, 1
         self.reached = {}  # of cells that have begun: their algorithm, seconds, cost up to here
-        self.workers = max(workers, 1)
+
+    def plan(self, cells, workers):
+        """What is left to do, and how many of them run at a time."""
+        self.waiting, self.workers = {cell.digest: cell for cell in cells}, max(workers, 1)
 
     def advance(self, event):
         for cell in event.cells:
-            share = event.round / cell.spec.train.rounds
-            self.reached[cell.digest] = (cell.algorithm, event.seconds, share * cell.cost)
+            self._reach(cell, event.round, event.seconds)
 
     def finish(self, results):
         for result in results:
-            cell = self.waiting.pop(result.cell)
-            self.reached[result.cell] = (cell.algorithm, result.seconds, cell.cost)
+            rounds = max(len(curve.nll) for curve in result.curves.values())  # fewer than planned, if it diverged
+            self._reach(self.waiting.pop(result.cell), rounds, result.seconds)
+
+    def _reach(self, cell, round, seconds):
+        self.reached[cell.digest] = (cell.algorithm, seconds, cell.cost * round / cell.rounds)
 
     @property
     def seconds(self):
         """None before the first round of anything."""
         if not self.reached:
             return None
-        total = 0.0
+        left = [0.0]
         for digest, cell in self.waiting.items():
             _, _, done = self.reached.get(digest, (None, 0.0, 0.0))
-            total += (cell.cost - done) * self._price(cell.algorithm)
-        return total / self.workers
+            left.append((cell.cost - done) * self._price(cell.algorithm))
+        return max(sum(left) / self.workers, max(left))  # the last run has no help from other processes
 
     def _price(self, algorithm):
         """Seconds for a unit of cost; of all algorithms if this one has not begun."""
@@ -58,7 +63,7 @@ class Display:
             TimeElapsedColumn(),
             console=self.console,
         )
-        self.running, self.began, self.counts = {}, time.monotonic(), [0, 0]
+        self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
 
     def __enter__(self):
         self.console.print(f"[bold]{self.sweep.name}[/bold]: {', '.join(self.sweep.algorithms)} → {self.path}")
@@ -92,11 +97,14 @@ class Display:
                 self.running.pop(result.cell, None)
             self.counts[0] += len(event.results)
             self.counts[1] += sum(result.diverged for result in event.results)
+            self.left -= len(event.results)
             self.progress.advance(self.bar, len(event.results))
         self.progress.update(self.bar, now=self._now())
 
     def _plan(self, planned):
-        self.estimate = Estimate(planned.cells, planned.workers)
+        self.left = len(planned.cells)
+        self.estimate.plan(planned.cells + (planned.later or []), planned.workers)
+        self.until = "" if planned.later is not None else " of the search; its winners run then"
         how = f"{planned.workers} processes" if planned.workers else "as compiled batches"
         words = {"search": "search, rows held out", "final": "final, all rows"}[planned.phase]
         total = len(planned.cells) + planned.done
@@ -104,9 +112,10 @@ class Display:
 
     def _now(self):
         left = self.estimate.seconds
-        if not self.estimate.waiting:
+        if not self.left:
             return "done"
-        words = "time left: not known before the first round ends" if left is None else f"about {_duration(left)} left"
+        about = "time left: not known before the first round ends"
+        words = about if left is None else f"about {_duration(left)} left{self.until}"
         return "; ".join([words, *self.running.values()])
 
 

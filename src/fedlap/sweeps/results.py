@@ -13,6 +13,7 @@ import jax
 from .. import __version__
 from ..errors import DataError
 
+BEGINNING = b'{"cell":"'  # of every line
 DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
 
 
@@ -59,46 +60,57 @@ class Result:
             __version__,
             cell.spec.as_dict(),
             curves,
-            _precision(),
+            precision(),
         )
 
     def serves(self, watch_train):
         """Whether it may stand for a run made here and now; a digest knows of neither of these."""
-        return self.precision == _precision() and (not watch_train or "train" in self.curves)
+        return self.precision == precision() and (not watch_train or "train" in self.curves)
 
     def line(self):
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
 
 def load(path):
-    """All results of a file, by digest; a last line that a killed process left unfinished does not count."""
+    """All results of a file, in its order; a last line that a killed process left unfinished does not count."""
     path = Path(path)
     if not path.exists():
-        return {}
-    results = {}
-    for number, line in enumerate(path.read_text().splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
+        return []
+    try:
+        *lines, unfinished = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a file of results") from error
+    results = []
+    for number, line in enumerate(lines, start=1):
         try:
             table = json.loads(line)
             curves = {name: Curve(**curve) for name, curve in table.pop("curves").items()}
-            result = Result(curves=curves, **table)
+            results.append(Result(curves=curves, **table))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}, line {number}: not a result of a sweep ({error})") from error
-        results[result.cell] = result
+    if unfinished[: len(BEGINNING)] != BEGINNING[: len(unfinished)]:
+        raise DataError(f"{path}, line {len(lines) + 1}: not a result of a sweep, nor the beginning of one")
     return results
 
 
 @contextmanager
 def writer(path):
-    """A function that appends results, each whole and on disk before it returns; one writer a file."""
+    """What the file holds, and a function that appends results, each whole and on disk before it returns.
+
+    One writer a file.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = open(path, "a+b")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); expected a file of results") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise DataError(f"{path}: another sweep is writing to it; wait for it or name another file") from error
+        results = load(path)  # first of all: a file of anything else stays as it is
         _drop_unfinished_line(file)
 
         def append(results):
@@ -106,10 +118,11 @@ def writer(path):
             file.flush()
             os.fsync(file.fileno())
 
-        yield append
+        yield results, append
 
 
-def _precision():
+def precision():
+    """In which this process computes."""
     return str(jax.dtypes.canonicalize_dtype(float))
 
 
