@@ -50,6 +50,7 @@ def raw_pixels():
         "128 memory points a step": (fedlap.FedLapFunc(**func), 128, None),
         "only the server's terms": (ServerOnly(**func), 32, None),
         "only the clients' terms": (ClientOnly(**func), 32, None),
+        "server's Adam, all 5,000 steps": (fedlap.FedLapFunc(**func), 32, fedlap.descent(tolerance=0.0)),
         "server's Adam at 1e-4": (fedlap.FedLapFunc(**func), 32, fedlap.descent(learning_rate=1e-4)),
         "server by L-BFGS": (fedlap.FedLapFunc(**func), 32, fedlap.lbfgs(steps=30)),
         "server by L-BFGS, tau 0.01": (fedlap.FedLapFunc(delta=1e-2, tau=0.01), 32, fedlap.lbfgs(steps=30)),

@@ -121,9 +121,9 @@ def _approach(row, axis):
 def pooled_optima(row):
     """{seed: {delta: train and test NLL of the minimiser of the pooled loss}}, solved to rounding.
 
-    Seeds leave out another one of the 521 rows. Without a penalty there is no minimiser: one category is held by one
-    class only, so its weight grows for ever. The train NLL has a limit all the same, the test NLL has none; 1e-6 is
-    about where the paper's 0.420 is.
+    Seeds leave out another one of the 521 rows. Without a penalty there is no minimiser: some categories are held by
+    one class only, so their weights grow for ever. The train NLL has a limit all the same, the test NLL has none; 1e-6
+    is about where the paper's 0.420 is.
     """
     settings = row.sweep.settings("fedlap")
     deltas = sorted({0.0, 1e-6, *(setting["delta"] for setting in settings)})

@@ -19,7 +19,7 @@ LEGEND = (
     "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed. ✓ within two published standard "
     "deviations, ≈ within one accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not "
     "reached by every seed. "
-    "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper did; "
+    "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper seems to; "
     "*chosen on validation*: by rows held out of each client's training data, the test set looked at once. Where a "
     "method ran with one setting (*of* 1 below), nothing was chosen."
 )
