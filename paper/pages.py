@@ -10,6 +10,12 @@ from fedlap.sweeps.choose import PAPER
 
 REPOSITORY = Path(__file__).parents[1]
 IMAGES = REPOSITORY / "docs/images"
+GROUPS = {
+    "FedLap": ["fedlap"],
+    "FedLap-Cov": ["fedlap_cov"],
+    "FedLap-Func": ["fedlap_func"],
+    "FedAvg, FedProx, FedDyn": ["fedavg", "fedprox", "feddyn"],
+}
 EXTRACT = {"flamby": "1", "uci-heterog": "1", "uci-homog": "4", "fmnist-homog": "1", "fmnist-heterog": "1"}
 COLUMNS = [name for name in ALGORITHMS if name != "fedprox"]
 
@@ -23,11 +29,13 @@ def pages(paper):
     for name, head, table in (
         ("README.md", r"\| data set \| +\| FedAvg", extract(paper)),
         ("docs/reproduction.md", r"\| data set \| FedLap ", glance(paper)),
+        ("docs/reproduction.md", r"\| table \| FedLap ", verdicts(paper)),
     ):
         page = REPOSITORY / name
+        text = found.get(page) or page.read_text()
         # From the head of its table to the next empty line.
         new = f"{table}\n\n"
-        found[page], count = re.subn(rf"{head}.*?\n\n", lambda _, new=new: new, page.read_text(), flags=re.DOTALL)
+        found[page], count = re.subn(rf"{head}.*?\n\n", lambda _, new=new: new, text, flags=re.DOTALL)
         if count != 1:
             raise ValueError(f"{page}: expected one table that begins with {head}, found {count}")
     return found
@@ -47,9 +55,7 @@ def extract(paper):
 
 def glance(paper):
     """How many cells of Table 1 came out as printed, who is first at the last round, and how long a run takes."""
-    groups = {"FedLap": ["fedlap"], "FedLap-Cov": ["fedlap_cov"], "FedLap-Func": ["fedlap_func"]}
-    groups["FedAvg, FedProx, FedDyn"] = ["fedavg", "fedprox", "feddyn"]
-    head = ["data set", *groups, "first at the last round, ours", "the paper's", "seconds a run", "paper, minutes"]
+    head = ["data set", *GROUPS, "first at the last round, ours", "the paper's", "seconds a run", "paper, minutes"]
     lines, entries = [head, ["---"] * len(head)], tables.entries(paper, "1")
     ran = [entry for entry in entries if entry.ours[PAPER] and entry.published]
     for row, mine in groupby(ran, key=lambda entry: entry.row):
@@ -60,19 +66,28 @@ def glance(paper):
         lines.append(
             [
                 row.title,
-                *(_inside(mine, names) for names in groups.values()),
+                *(_inside(mine, names, "1") for names in GROUPS.values()),
                 _first({entry.algorithm: entry.ours[PAPER].mean for entry in last}),
                 _first({entry.algorithm: entry.published[0] for entry in last}),
                 _range(seconds),
                 f"up to {row.minutes:g}",
             ]
         )
-    lines.append(["all", *(_inside(ran, names) for names in groups.values()), "", "", "", ""])
+    lines.append(["all", *(_inside(ran, names, "1") for names in GROUPS.values()), "", "", "", ""])
     return _table(lines)
 
 
-def _inside(entries, names):
-    mine = [entry.verdict(PAPER, tables.KINDS["1"].point) for entry in entries if entry.algorithm in names]
+def verdicts(paper):
+    """How many cells of every table came out as printed."""
+    lines = [["table", *GROUPS], ["---"] * (1 + len(GROUPS))]
+    for number in (each for each in tables.KINDS if each.isdigit()):
+        ran = [entry for entry in tables.entries(paper, number) if entry.ours[PAPER] and entry.published]
+        lines.append([write.title(number), *(_inside(ran, names, number) for names in GROUPS.values())])
+    return _table(lines)
+
+
+def _inside(entries, names, number):
+    mine = [entry.verdict(PAPER, tables.KINDS[number].point) for entry in entries if entry.algorithm in names]
     return f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}" if mine else "–"
 
 
