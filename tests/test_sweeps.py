@@ -16,7 +16,7 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError, FedlapError
-from fedlap.sweeps import carry, cells, choose, results
+from fedlap.sweeps import carry, cells, choose, processes, results
 from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
 from fedlap.sweeps.display import Estimate
 
@@ -384,7 +384,7 @@ def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, t
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(carry, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
     table = {**NETWORK, "algorithms": {"fedavg": {}}, "train": {"rounds": 100_000, "seeds": [1]}, "sweep": {}}
     with pytest.raises(FedlapError, match=r"ended from outside.*--jobs 1"):
         for event in carry_out(cells.make("tiny", table), tmp_path / "x.jsonl", jobs=1):

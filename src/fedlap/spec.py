@@ -16,16 +16,14 @@ from importlib import resources
 from pathlib import Path
 
 from .algorithms import ALGORITHMS
-from .damping import format_damping, parse_damping
+from .arguments import PER_SEED, defaults, fill, keys, make, named, plain
 from .data import LOADERS, load
 from .errors import ConfigError, unknown
-from .hyperparameters import check
 from .models import acar_cnn, logistic, mlp, zenke_cnn
 from .solvers import SERVER_SOLVERS, SOLVERS
 
 MODELS = {model.__name__: model for model in (logistic, mlp, zenke_cnn, acar_cnn)}
 SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorithms")
-PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,16 @@ class Spec:
     algorithms: dict[str, dict]
 
     def algorithm(self, name):
-        return _make(ALGORITHMS[name], self.algorithms[name], f"algorithms.{name}")
+        return make(ALGORITHMS[name], self.algorithms[name], f"algorithms.{name}")
 
     def make_model(self):
-        return _named("model", MODELS, self.model)
+        return named("model", MODELS, self.model)
 
     def make_solver(self):
-        return _named("solver", SOLVERS, self.solver)
+        return named("solver", SOLVERS, self.solver)
 
     def make_server_solver(self):
-        return _named("server_solver", SERVER_SOLVERS, self.server_solver)
+        return named("server_solver", SERVER_SOLVERS, self.server_solver)
 
     def make_federation(self, seed, data_dir=None):
         options = dict(self.federation)
@@ -71,7 +69,8 @@ class Spec:
         return load(name, **options)
 
     def as_dict(self):
-        return {"name": self.name, **{section: _plain(getattr(self, section)) for section in SECTIONS}}
+        sections = {section: getattr(self, section) for section in SECTIONS}
+        return {"name": self.name, **plain({**sections, "train": dataclasses.asdict(self.train)})}
 
 
 def bundled(name):
@@ -108,14 +107,14 @@ def resolve(name, table, algorithms=(), overrides=()):
     check_algorithms(table["algorithms"])
     for text in overrides:
         override(table, text)
-    algorithms = {key: _fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
-    federation = _defaults(LOADERS, table["federation"], "federation", "dataset")
+    algorithms = {key: fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
+    federation = defaults(LOADERS, table["federation"], "federation", "dataset")
     return _made(name, federation, _train(table.get("train", {})), algorithms, table)
 
 
 def without_data(name, table):
     """The spec of a study, whose data stay with its members: [model], [solver], [server_solver], one [algorithm]."""
-    arguments = _defaults(ALGORITHMS, table["algorithm"], "algorithm", "name")
+    arguments = defaults(ALGORITHMS, table["algorithm"], "algorithm", "name")
     return _made(name, {}, Train(), {arguments.pop("name"): arguments}, table)
 
 
@@ -126,9 +125,9 @@ def _made(name, federation, train, algorithms, table):
     spec = Spec(
         name=name,
         federation=federation,
-        model=_defaults(MODELS, table["model"], "model", "name"),
-        solver=_defaults(SOLVERS, solver, "solver", "name"),
-        server_solver=_defaults(SERVER_SOLVERS, server_solver, "server_solver", "name"),
+        model=defaults(MODELS, table["model"], "model", "name"),
+        solver=defaults(SOLVERS, solver, "solver", "name"),
+        server_solver=defaults(SERVER_SOLVERS, server_solver, "server_solver", "name"),
         train=train,
         algorithms=algorithms,
     )
@@ -207,39 +206,8 @@ def _places(table):
     return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + named
 
 
-def keys(maker):
-    """The names a table may give to a class or a function."""
-    return list(inspect.signature(maker).parameters)
-
-
-def _defaults(makers, table, section, selector):
-    if selector not in table:
-        raise ConfigError(f"{section}.{selector} is missing; expected one of {', '.join(makers)}")
-    if table[selector] not in makers:
-        raise unknown(f"{section}.{selector}", table[selector], makers)
-    rest = {key: value for key, value in table.items() if key != selector}
-    return {selector: table[selector], **_fill(makers[table[selector]], rest, section)}
-
-
-def _fill(maker, table, section):
-    """The arguments of a function or class: those given, and the defaults of the others that are plain values."""
-    parameters = inspect.signature(maker).parameters
-    for key in table:
-        if key not in parameters:
-            raise unknown(f"key in [{section}]", key, parameters)
-    filled = {}
-    for key, parameter in parameters.items():
-        if key in table:
-            filled[key] = table[key]
-        elif parameter.default is inspect.Parameter.empty:
-            raise ConfigError(f"{section}.{key} is missing")
-        elif key not in (PER_SEED, "data_dir"):
-            filled[key] = _plain(parameter.default)
-    return filled
-
-
 def _train(table):
-    train = _fill(Train, table, "train")
+    train = fill(Train, table, "train")
     train["seeds"] = tuple(train["seeds"]) if isinstance(train["seeds"], (list, tuple)) else train["seeds"]
     rounds, seeds, target = train["rounds"], train["seeds"], train["target_accuracy"]
     if not _whole(rounds) or rounds < 1:
@@ -251,35 +219,6 @@ def _train(table):
     if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
         raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
     return Train(**train)
-
-
-def _named(section, makers, table):
-    arguments = {key: value for key, value in table.items() if key != "name"}
-    return _make(makers[table["name"]], arguments, section)
-
-
-def _make(maker, arguments, section):
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
-    if "rho" in arguments:
-        arguments["rho"] = parse_damping(arguments["rho"], f"{section}.rho")
-    if arguments.get("clip") == "none":
-        arguments["clip"] = None
-    thing = maker(**arguments)
-    if dataclasses.is_dataclass(thing) and isinstance(maker, type):
-        check(thing)
-    return thing
-
-
-def _plain(value):
-    """A value as TOML or JSON could hold it."""
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return fields if isinstance(value, Train) else format_damping(value) or {"name": type(value).__name__, **fields}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _whole(value):

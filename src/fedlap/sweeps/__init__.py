@@ -2,6 +2,6 @@
 
 cells.py     a spec with a [sweep] section, as the list of runs it stands for
 results.py   one JSON line a run
-carry.py     the runs that are missing, as one compiled batch or on all cores
+carry.py     the runs that are missing, as one compiled batch or on all cores (processes.py)
 choose.py    which setting wins: the paper's way, and the honest one
 """

@@ -4,35 +4,27 @@ On an accelerator the larger ones run in turn.
 """
 
 import hashlib
-import itertools
 import json
-import multiprocessing
-import os
-import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing.managers import SyncManager
 from pathlib import Path
-from queue import Empty
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from ..engines import small
-from ..errors import ConfigError, FedlapError
+from ..errors import ConfigError
 from ..grid import Grid
-from ..processors import cores, stay_on
+from ..processors import cores
 from ..simulation import Simulation, histories, progress
 from .cells import Cell
 from .choose import winners
+from .processes import on_processes
 from .results import Curve, Result, precision, writer
 
 # Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
 CHECKPOINT_SHARE = 0.05
-LOOK_SECONDS = 0.5  # between two looks at what the processes are doing
 
 
 class Planned(NamedTuple):
@@ -109,7 +101,7 @@ def _how(cells, data_dir, jobs):
     if jax.default_backend() != "cpu":
         return 1, _in_turn  # an accelerator is busy with one run, and two processes would fight for its memory
     workers = min(jobs or len(cores()), len(cells))
-    return workers, partial(_on_processes, workers)
+    return workers, partial(_at_once, workers)
 
 
 def _data(cell, data_dir, watch_train):
@@ -182,12 +174,23 @@ def _run_batch(batch, data_dir, watch_train, folder):
     yield Finished(results, checkpoint)
 
 
-# One run at a time --------------------------------------------------------------------------------------------------
+# One run after the other, or a process a core -----------------------------------------------------------------------
 
 
 def _in_turn(cells, data_dir, watch_train, folder):
     for cell in cells:
         yield from _run_one(cell, data_dir, watch_train, folder)
+
+
+def _at_once(workers, cells, data_dir, watch_train, folder):
+    yield from on_processes(workers, partial(_report, data_dir, watch_train, folder), cells)
+
+
+def _report(data_dir, watch_train, folder, cell, tell):
+    for step in _run_one(cell, data_dir, watch_train, folder):
+        if isinstance(step, Finished):
+            return step
+        tell(step)
 
 
 def _run_one(cell, data_dir, watch_train, folder):
@@ -201,66 +204,6 @@ def _run_one(cell, data_dir, watch_train, folder):
         if history.diverged:
             break  # it will not come back
     yield Finished([Result.of(cell, _curves(cell, history), seconds)], checkpoint)
-
-
-# A process a core ---------------------------------------------------------------------------------------------------
-
-
-def _on_processes(workers, cells, data_dir, watch_train, folder):
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_end_with_parent)
-    with manager:
-        free, news = manager.Queue(), manager.Queue()
-        for core in itertools.islice(itertools.cycle(cores()), workers):
-            free.put(core)
-        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(free,)) as pool:
-            by_digest = {cell.digest: cell for cell in cells}
-            waiting = {pool.submit(_report, cell, data_dir, watch_train, folder, news) for cell in cells}
-            try:
-                while waiting:
-                    done, waiting = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                    for digest, *how_far in _drain(news):
-                        yield Advanced([by_digest[digest]], *how_far)
-                    # One that failed comes last: what finished beside it is kept.
-                    for future in sorted(done, key=lambda future: future.exception() is not None):
-                        yield future.result()
-            except BaseException as error:
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()  # what they were at is in their checkpoints
-                pool.shutdown(wait=False, cancel_futures=True)
-                if isinstance(error, BrokenProcessPool):
-                    raise FedlapError(
-                        "a process was ended from outside, perhaps because memory ran out; finished runs are kept, "
-                        "and the same command goes on with the others: try fewer processes, --jobs 1"
-                    ) from error
-                raise
-
-
-def _begin(free):
-    _end_with_parent()
-    stay_on(free.get())
-
-
-def _end_with_parent():
-    """No process outlives the sweep, even one that was killed."""
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _drain(queue):
-    while True:
-        try:
-            yield queue.get_nowait()
-        except Empty:
-            return
-
-
-def _report(cell, data_dir, watch_train, folder, news):
-    for step in _run_one(cell, data_dir, watch_train, folder):
-        if isinstance(step, Finished):
-            return step
-        news.put((cell.digest, step.round, step.seconds))
 
 
 def _simulation(cell, data_dir, watch_train):

@@ -18,9 +18,10 @@ import json
 from dataclasses import dataclass, replace
 
 from ..algorithms import ALGORITHMS
+from ..arguments import keys
 from ..errors import ConfigError, unknown
 from ..solvers import SOLVERS
-from ..spec import Spec, Train, check_algorithms, check_sections, keys, override, parse_override, read_table, resolve
+from ..spec import Spec, Train, check_algorithms, check_sections, override, parse_override, read_table, resolve
 
 OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
 FINALS = ("all", "winners")

@@ -1,0 +1,73 @@
+"""Functions and classes by name, and tables of plain values that stand for their arguments."""
+
+import dataclasses
+import inspect
+
+from .damping import format_damping, parse_damping
+from .errors import ConfigError, unknown
+from .hyperparameters import check
+
+PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
+
+
+def keys(maker):
+    """The names a table may give to a class or a function."""
+    return list(inspect.signature(maker).parameters)
+
+
+def defaults(makers, table, section, selector):
+    """A table with all its defaults filled in; its key `selector` names the maker."""
+    if selector not in table:
+        raise ConfigError(f"{section}.{selector} is missing; expected one of {', '.join(makers)}")
+    if table[selector] not in makers:
+        raise unknown(f"{section}.{selector}", table[selector], makers)
+    rest = {key: value for key, value in table.items() if key != selector}
+    return {selector: table[selector], **fill(makers[table[selector]], rest, section)}
+
+
+def fill(maker, table, section):
+    """The arguments of a function or class: those given, and the defaults of the others that are plain values."""
+    parameters = inspect.signature(maker).parameters
+    for key in table:
+        if key not in parameters:
+            raise unknown(f"key in [{section}]", key, parameters)
+    filled = {}
+    for key, parameter in parameters.items():
+        if key in table:
+            filled[key] = table[key]
+        elif parameter.default is inspect.Parameter.empty:
+            raise ConfigError(f"{section}.{key} is missing")
+        elif key not in (PER_SEED, "data_dir"):
+            filled[key] = plain(parameter.default)
+    return filled
+
+
+def named(section, makers, table):
+    """The thing that a filled table with a `name` stands for."""
+    arguments = {key: value for key, value in table.items() if key != "name"}
+    return make(makers[table["name"]], arguments, section)
+
+
+def make(maker, arguments, section):
+    """The thing itself, its hyper-parameters checked."""
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    if "rho" in arguments:
+        arguments["rho"] = parse_damping(arguments["rho"], f"{section}.rho")
+    if arguments.get("clip") == "none":
+        arguments["clip"] = None
+    thing = maker(**arguments)
+    if dataclasses.is_dataclass(thing) and isinstance(maker, type):
+        check(thing)
+    return thing
+
+
+def plain(value):
+    """A value as TOML or JSON could hold it."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return format_damping(value) or {"name": type(value).__name__, **fields}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
