@@ -77,9 +77,8 @@ class Display:
             self.console.print()  # a bar that is written to a file leaves its line open
         finished, diverged = self.counts
         minutes = (time.monotonic() - self.began) / 60
-        self.console.print(
-            f"{finished} runs in {minutes:.1f} minutes, {diverged} of them diverged and are recorded so."
-        )
+        lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
+        self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
         if kind is KeyboardInterrupt:
             self.console.print("Interrupted; the same command goes on where this stopped.")
 
