@@ -61,16 +61,18 @@ def glance(paper):
     for row, mine in groupby(ran, key=lambda entry: entry.row):
         mine = list(mine)
         last = [entry for entry in mine if entry.key == mine[-1].key]
+        ours = {entry.algorithm: entry.ours[PAPER].mean for entry in last}
+        theirs = {e.algorithm: e.published[0] for e in entries if (e.row, e.key) == (row, mine[-1].key) and e.published}
         # Of the quickest seed: the others often waited for other work.
         seconds = [min(run.seconds for run in row.runs(entry.algorithm, PAPER)) for entry in last]
         lines.append(
             [
                 row.title,
                 *(_inside(mine, names, "1") for names in GROUPS.values()),
-                _first({entry.algorithm: entry.ours[PAPER].mean for entry in last}),
-                _first({entry.algorithm: entry.published[0] for entry in last}),
+                _first(ours) if set(ours) == set(row.sweep.algorithms) else "not all have run",
+                _first(theirs),
                 _range(seconds),
-                f"up to {row.minutes:g}",
+                "–" if row.minutes is None else f"up to {row.minutes:g}",
             ]
         )
     lines.append(["all", *(_inside(ran, names, "1") for names in GROUPS.values()), "", "", "", ""])

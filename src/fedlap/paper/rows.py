@@ -51,11 +51,11 @@ class Paper:
     def row(self, name):
         if name not in self.names:
             raise unknown("row", name, self.names)
-        known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name, "minutes": None})
+        known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name})
         committed = self.folder / "results" / f"{name}.jsonl"
         reported = self.fresh.get(name, committed)
         file = reported if self.chosen_anew else committed
-        return Row(name, known["title"], known["minutes"], self.folder / f"{name}.toml", file, reported)
+        return Row(name, known["title"], known.get("minutes"), self.folder / f"{name}.toml", file, reported)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Row:
 
     name: str
     title: str
-    minutes: float | None  # the paper's time for one run
+    minutes: float | None  # the paper's time for one run, if it gives one
     spec: Path
     file: Path  # results to choose settings by
     reported: Path  # results to report: the same, unless these settings were run anew
