@@ -202,8 +202,8 @@ def _places(table):
         "train": Train,
         **{algorithm: ALGORITHMS[algorithm] for algorithm in table["algorithms"]},
     }
-    named = [(section, "name") for section in ("model", "solver", "server_solver")] + [("federation", "dataset")]
-    return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + named
+    selectors = [(section, "name") for section in ("model", "solver", "server_solver")] + [("federation", "dataset")]
+    return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + selectors
 
 
 def _train(table):
