@@ -147,6 +147,14 @@ def test_one_seed_has_no_deviation(made_up):
     assert (made_up.folder / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_share_of_a_batch_is_said_to_be_one(made_up):
+    file = made_up.folder / "results/row.jsonl"
+    file.write_text(file.read_text().replace('"batch":1,', '"batch":4,'))
+    assert "| A row | FedAvg | test | epochs 1 | 2 | 2 | 2 (4 at once) |" in write.settings(
+        tables.entries(made_up, "1")
+    )
+
+
 def test_where_nothing_was_chosen_the_table_does_not_say_it_was(made_up):
     spec = made_up.folder / "row.toml"
     spec.write_text(spec.read_text().replace("[1, 5]", "[1]") + "[sweep]\nvalidation = 0\n")

@@ -249,8 +249,9 @@ def test_a_sweep_goes_on_after_a_kill(tmp_path):
     assert len(lines) == len(set(lines)) and set(lines) >= {cell.digest for cell in sweep.search()}
     assert [event.workers for event in events if isinstance(event, Planned)][-1] == 1
     assert any(isinstance(event, Advanced) for event in events)
-    finals = [result for result in results.load(path) if result.held_out == 0]
-    assert 1 <= len(finals) <= 2  # the winner of each way, no other setting
+    done = results.load(path)
+    assert {result.precision for result in done} == {"float64"}  # of the workers of this process, too
+    assert 1 <= len([result for result in done if result.held_out == 0]) <= 2  # the winner of each way, no other
     assert not list(tmp_path.glob("*.checkpoints"))
 
 
@@ -381,6 +382,28 @@ def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, t
     table["sweep"]["watch_train"] = True
     _, done = run(cells.make("tiny", table), path)
     assert len(done) == 2 and all("train" in result.curves for result in done)
+
+
+def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path):
+    """One that a process killed between its last line and its last act has left."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(finished[0].read_text())
+    left = carry._checkpoint(make().final()[:1], False, tmp_path / "x.jsonl.checkpoints")
+    left.parent.mkdir()
+    left.touch()
+    run(make(), path)
+    assert not left.parent.exists()
+
+
+def test_a_sweep_that_states_its_precision_has_it(tmp_path):
+    spec, path = tmp_path / "tiny.toml", tmp_path / "tiny.jsonl"
+    spec.write_text(
+        '[federation]\ndataset = "heart"\n[model]\nname = "logistic"\n[train]\nrounds = 1\nseeds = [1]\n'
+        '[algorithms]\nfedavg = {}\n[sweep]\nprecision = "float64"\n'
+    )
+    command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
+    subprocess.run(command, check=True, timeout=120, capture_output=True, env={**os.environ, "JAX_ENABLE_X64": "0"})
+    assert [result.precision for result in results.load(path)] == ["float64"]
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):

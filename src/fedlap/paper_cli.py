@@ -103,15 +103,12 @@ def _draw(paper, name, output):
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
-    import os
-
     import jax
 
     from .sweeps.carry import carry_out
     from .sweeps.display import Display
 
     if sweep.precision == "float64":
-        os.environ["JAX_ENABLE_X64"] = "1"  # of the processes it starts
         jax.config.update("jax_enable_x64", True)
     with Display(sweep, file) as display:
         for event in carry_out(sweep, file, data_dir, jobs, quick):

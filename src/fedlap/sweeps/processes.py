@@ -9,6 +9,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.managers import SyncManager
 from queue import Empty
 
+import jax
+
 from ..errors import FedlapError
 from ..processors import cores, stay_on
 
@@ -24,7 +26,8 @@ def on_processes(workers, work, items):
         free, news = manager.Queue(), manager.Queue()
         for core in itertools.islice(itertools.cycle(cores()), workers):
             free.put(core)
-        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(free,)) as pool:
+        begin = (free, jax.config.jax_enable_x64)  # a new process would go by the environment, not by what is in force
+        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=begin) as pool:
             waiting = {pool.submit(_work, work, item, news) for item in items}
             try:
                 while waiting:
@@ -45,8 +48,9 @@ def on_processes(workers, work, items):
                 raise
 
 
-def _begin(free):
+def _begin(free, precise):
     _end_with_parent()
+    jax.config.update("jax_enable_x64", precise)
     stay_on(free.get())
 
 
