@@ -167,6 +167,16 @@ def test_descent_takes_no_more_than_its_steps():
         assert 0.9e-4 * steps <= moved <= 1.1e-4 * steps
 
 
+def test_descent_without_a_tolerance_takes_all_its_steps():
+    """Also where Adam goes round the minimiser, and a hundred steps gain nothing."""
+    found = lambda **options: solving(lambda v: jnp.abs(v.flat - 0.5).sum())(
+        fedlap.descent(steps=750, learning_rate=0.1, **options), ones()
+    )
+    all_of_them, _ = numpy_adam(lambda w, _: np.sign(w - 0.5), np.ones(5), range(750), 0.1)
+    np.testing.assert_allclose(found(tolerance=0.0).flat, all_of_them, rtol=1e-10)
+    assert np.abs(found().flat - all_of_them).max() > 1e-4
+
+
 def test_descent_leaves_a_minimiser_alone():
     found = solving(lambda v: (v - 1) @ (v - 1))(fedlap.descent(), ones())
     np.testing.assert_array_equal(found.flat, 1)

@@ -54,6 +54,24 @@ def test_a_grid_is_the_product_of_its_axes():
     assert (cell.spec.solver["epochs"], cell.spec.solver["learning_rate"], cell.spec.train.seeds) == (2, 1e-2, (2,))
 
 
+def test_an_axis_may_name_its_section(tmp_path):
+    """The server's learning rate beside the clients': the cell of the default is the old one, no batch mixes two."""
+    plain = {**TABLE, "algorithms": {"fedlap_func": {"delta": 1.0}}, "train": {"rounds": 1, "seeds": [1]}}
+    axes = {"learning_rate": [1e-2], "server_solver.learning_rate": [1e-3, 1e-1]}
+    old = cells.make("tiny", {**plain, "sweep": {"fedlap_func": {"learning_rate": [1e-2]}}})
+    new = cells.make("tiny", {**plain, "sweep": {"fedlap_func": axes, "validation": 0}})
+    same, other = new.final()
+    assert same.digest == old.final()[0].digest and same.spec.solver["learning_rate"] == 1e-2
+    assert other.spec.server_solver == {**same.spec.server_solver, "learning_rate": 1e-1}
+    assert new.narrow(["server_solver.learning_rate=0.1"]).final()[0].digest == other.digest
+    _, together = run(new, tmp_path / "x.jsonl")
+    _, alone = run(new.narrow(["server_solver.learning_rate=0.1"]), tmp_path / "y.jsonl")
+    curves = [result.curves["test"].nll for result in together]
+    assert curves[1] == alone[0].curves["test"].nll != curves[0]
+    with pytest.raises(ConfigError, match=r"server_solver\.learning_rate is swept; choose .* --only server_solver"):
+        cells.make("tiny", {**plain, "sweep": {"fedlap_func": axes}}, overrides=["server_solver.learning_rate=1"])
+
+
 def test_a_part_of_a_grid_has_the_same_cells():
     part = make().narrow(["epochs=2", "delta=0.1"])
     assert part.settings("fedavg") == [{"epochs": 2}]
@@ -424,6 +442,8 @@ def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
         ({"finals": "winners", "validation": 0}, "expected rows to choose winners by"),
         ({"fedprox": {"alpha": [1.0]}}, "fedprox"),
         ({"fedlap": {"dleta": [1.0]}}, "dleta.*delta"),
+        ({"fedlap": {"server_solver.rate": [1.0]}}, "server_solver.rate.*server_solver.learning_rate"),
+        ({"fedlap": {"train.rounds": [1]}}, "train.rounds"),
         ({"fedlap": {"delta": 1.0}}, r"sweep.fedlap.delta is 1.0; expected a list"),
         ({"fedlap": {"delta": []}}, "expected a list"),
         ({"fedlap": 3}, r"sweep.fedlap is 3; expected a section"),

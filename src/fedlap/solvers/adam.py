@@ -53,7 +53,7 @@ class Adam:
 class Descent:
     """Adam on the whole objective, for at most `steps`, stopped when a hundred more gain next to nothing.
 
-    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start.
+    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start; 0 means all steps.
     """
 
     steps: int = hyper("whole", static=True, default=5000)
@@ -73,7 +73,8 @@ class Descent:
 
         def unconverged(carry):
             done, _, _, value, before, first = carry
-            return (done < self.steps) & (before - value > self.tolerance * (first - value))
+            gains = before - value > self.tolerance * (first - value)
+            return (done < self.steps) & (gains | (self.tolerance == 0))
 
         def advance(carry):
             done, variable, moments, value, _, first = carry

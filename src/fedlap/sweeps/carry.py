@@ -136,7 +136,8 @@ def _batches(cells):
     programs = {}
     for cell in cells:
         method = (cell.spec.algorithm(cell.algorithm), cell.spec.make_solver())
-        program = (cell.held_out, cell.algorithm, jax.tree.structure(method))
+        server = json.dumps(cell.spec.server_solver, sort_keys=True)  # one for all runs of a program
+        program = (cell.held_out, cell.algorithm, jax.tree.structure(method), server)
         setting = json.dumps(cell.setting, sort_keys=True)
         programs.setdefault(program, {}).setdefault(setting, []).append(cell)
     for settings in programs.values():

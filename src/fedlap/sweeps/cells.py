@@ -8,7 +8,7 @@ watch_train = true        record accuracy and NLL on the training rows too
 precision = "float64"     of all runs; that of the process if not given
 
 [sweep.every]             axes of all algorithms, for example epochs = [1, 5, 10]
-[sweep.fedlap]            axes of one of them, for example delta = [1.0, 0.1]
+[sweep.fedlap]            axes of one of them, for example delta = [1.0, 0.1] or "server_solver.steps" = [100, 1000]
 """
 
 import copy
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ..algorithms import ALGORITHMS
 from ..arguments import keys
 from ..errors import ConfigError, unknown
-from ..solvers import SOLVERS
+from ..solvers import SERVER_SOLVERS, SOLVERS
 from ..spec import Spec, Train, check_algorithms, check_sections, override, parse_override, read_table, resolve
 
 OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
@@ -130,8 +130,8 @@ class Sweep:
         table = copy.deepcopy(self.table)
         given = table["algorithms"][algorithm]
         for key, value in setting.items():
-            section, _ = _place(algorithm, key)
-            (given if section == algorithm else table.setdefault(section, {}))[key] = value
+            section, name = _place(algorithm, key)
+            (given if section == algorithm else table.setdefault(section, {}))[name] = value
         table["algorithms"] = {algorithm: given}
         table["train"] = {**table.get("train", {}), "seeds": [seed]}
         return Cell(algorithm, setting, seed, held_out, resolve(self.name, table))
@@ -177,14 +177,17 @@ def make(name, table, algorithms=(), overrides=()):
 
 
 def _check_not_swept(text, axes, table):
-    swept = {_place(algorithm, key) for algorithm, mine in axes.items() for key in mine}
+    swept = {_place(algorithm, key): key for algorithm, mine in axes.items() for key in mine}
     places, _ = parse_override(table, text)
-    for _, key in swept.intersection(places):
+    for key in (swept[place] for place in places if place in swept):
         raise ConfigError(f"--set {text}: {key} is swept; choose among its values with --only {key}=VALUE,VALUE")
 
 
 def _place(algorithm, key):
-    """The section and the key that an axis sets: the algorithm's own, or else the solver's."""
+    """The section and the key that an axis sets: those it names, or the algorithm's own, or else the solver's."""
+    section, dot, name = key.partition(".")
+    if dot:
+        return section, name
     return (algorithm if key in keys(ALGORITHMS[algorithm]) else "solver"), key
 
 
@@ -210,8 +213,11 @@ def _check_options(sweep):
 
 def _check_axes(algorithm, axes, table):
     for key, values in axes.items():
-        if key not in keys(ALGORITHMS[algorithm]) and not _of_solver(key, table):
-            known = [*keys(ALGORITHMS[algorithm]), *keys(_solver(table))]
+        section, name = _place(algorithm, key)
+        makers = {algorithm: ALGORITHMS[algorithm], **_solvers(table)}
+        if section not in makers or name not in keys(makers[section]):
+            known = [*keys(ALGORITHMS[algorithm]), *keys(makers["solver"])]
+            known += [f"server_solver.{each}" for each in keys(makers["server_solver"])]
             raise unknown(f"key in [sweep.{algorithm}]", key, known)
         if not isinstance(values, list) or not values:
             raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
@@ -227,12 +233,12 @@ def _means(word, value):
         return False
 
 
-def _solver(table):
-    name = table.get("solver", {}).get("name", "adam")
-    if name not in SOLVERS:
-        raise unknown("solver.name", name, SOLVERS)
-    return SOLVERS[name]
-
-
-def _of_solver(key, table):
-    return key in keys(_solver(table))
+def _solvers(table):
+    """The classes of [solver] and [server_solver]."""
+    found = {}
+    for section, makers, default in (("solver", SOLVERS, "adam"), ("server_solver", SERVER_SOLVERS, "descent")):
+        name = table.get(section, {}).get("name", default)
+        if name not in makers:
+            raise unknown(f"{section}.name", name, makers)
+        found[section] = makers[name]
+    return found
