@@ -52,6 +52,8 @@ def test_the_grids_are_those_of_the_appendix():
         assert [axes["fedlap_cov"] for axes in both] == [both[0]["fedlap_cov"]] * 2
     for name, expected in counts.items():
         sweep = PAPER.row(name).sweep
+        if name == "fmnist-homog":  # a tenth of its server's rate is ours
+            sweep = sweep.narrow(["server_solver.learning_rate=0.001"])
         assert tuple(len(sweep.settings(algorithm)) for algorithm in sweep.algorithms) == expected
 
 
