@@ -14,7 +14,7 @@ from .solvers import Problem
 from .vector import Vector
 
 # Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
-# minibatch does. Every point's gradient is zero at w_g, and so is the sample's noise.
+# minibatch does. At w_g the gradients of all points but the client's own are zero, and so is their noise.
 MEMORY_BATCH = 32
 
 
