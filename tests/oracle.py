@@ -8,7 +8,8 @@ each client, and a loss is `softmax` or `squared`: both are, for a point of mass
 so that a label is the target e_y, a soft label ŷ the target mŷ, and ∇A(f) the prediction. Weights are W [classes,
 features] read row by row, which is the order of `fedlap.logistic()`.
 
-Every algorithm takes `drawn`, the clients of each round (a list of lists), and yields a `Round` for each.
+Every algorithm takes `drawn`, the clients of each round (a list of lists), and yields a `Round` for each. Those without
+a prior take `start` too, the w_g that they begin with; the others begin with the prior's mean, zero.
 """
 
 from collections.abc import Callable
@@ -183,18 +184,18 @@ def damping(rho, k, clients):
     return rho
 
 
-def fedavg(loss, clients, drawn):
+def fedavg(loss, clients, drawn, start):
     """McMahan et al. (2017); sec. 2: eq. (2) with neither dual nor prox, and an average weighted by N_k."""
-    w_g = np.zeros(size(clients))
+    w_g = start
     for active in drawn:
         w = {k: argmin(energy(loss, clients[k], 1 / clients[k].n), w_g) for k in active}
         w_g = sum(clients[k].n * w[k] for k in active) / sum(clients[k].n for k in active)
         yield Round(w_g)
 
 
-def fedprox(loss, clients, drawn, alpha):
+def fedprox(loss, clients, drawn, start, alpha):
     """Li et al. (2020); sec. 2: eq. (2) with v_k fixed to zero, and an average weighted by N_k."""
-    w_g = np.zeros(size(clients))
+    w_g = start
     for active in drawn:
         w = {}
         for k in active:
@@ -204,10 +205,10 @@ def fedprox(loss, clients, drawn, alpha):
         yield Round(w_g)
 
 
-def fedadmm(loss, clients, drawn, alpha):
-    """Eq. (2). A client that was not drawn counts with the last it sent, which is zero before its first round."""
-    K, w_g = len(clients), np.zeros(size(clients))
-    v, sent = [np.zeros_like(w_g) for _ in clients], [np.zeros_like(w_g) for _ in clients]
+def fedadmm(loss, clients, drawn, start, alpha):
+    """Eq. (2). A client counts with the last w_k and v_k it had: the start and zero before its first round."""
+    K, w_g = len(clients), start
+    v, sent = [np.zeros_like(w_g) for _ in clients], [start for _ in clients]
     for active in drawn:
         for k in active:
             mean_loss = energy(loss, clients[k], 1 / clients[k].n)
@@ -218,12 +219,12 @@ def fedadmm(loss, clients, drawn, alpha):
         yield Round(w_g, v=list(v))
 
 
-def feddyn(loss, clients, drawn, alpha, weight_decay=0.0):
+def feddyn(loss, clients, drawn, start, alpha, weight_decay=0.0):
     """Acar et al. (2021), algorithm 1, in this paper's letters; sec. 2: α_k ∝ α/N_k and local weight decay.
 
     Their server keeps h' ← h' − α 1/K Σ_drawn (w_k − w_g) and sets w_g ← mean_drawn w_k − h'/α; h here is −h'/α.
     """
-    K, N, w_g = len(clients), sum(client.n for client in clients), np.zeros(size(clients))
+    K, N, w_g = len(clients), sum(client.n for client in clients), start
     v, h = [np.zeros_like(w_g) for _ in clients], np.zeros_like(w_g)
     for active in drawn:
         w = {}

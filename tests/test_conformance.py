@@ -13,7 +13,10 @@ import pytest
 import fedlap
 from conftest import THREE, Shape, federation, flat, same_bits
 from fedlap.algorithms import ALGORITHMS
+from fedlap.engines.sequential import run_server
+from fedlap.layers import Dense, Flatten
 from fedlap.likelihood import Categorical
+from fedlap.models import Network
 from fedlap.simulation import histories
 
 HYPER = {
@@ -212,6 +215,17 @@ def test_clients_that_are_not_drawn_keep_everything(name):
         idle |= set(np.flatnonzero(~plan.drawn).tolist())
         state = new
     assert len(idle) > 1, "the same client sat out in all rounds; take another seed"
+
+
+@everyone
+def test_the_server_line_holds_before_the_first_round(name):
+    """Or clients that have not been drawn yet would pull w_g away from where it began; here that is not zero."""
+    run = simulation(name, model=Network((Flatten(), Dense(bias=False))))
+    state = run.init()
+    before, nobody_moved = state.server, (jax.tree.map(lambda leaf: leaf[0], state.clients.contribution),) * 3
+    after = run_server(run.setup, before, nobody_moved, np.ones(3))
+    np.testing.assert_allclose(flat(after.w), flat(before.w), atol=1e-15)
+    assert np.array_equal(flat(before.w), flat(state.start)) == (name in ("fedavg", "fedprox", "fedadmm", "feddyn"))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])

@@ -102,8 +102,11 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     one_shot: ClassVar[bool] = False  # whether a second round would change nothing
 
     @abstractmethod
-    def init(self, s: Server) -> tuple[G, T]:
-        """q_g and t_k before the first round; the server line must already hold for them."""
+    def init(self, s: Server, start: Vector) -> tuple[G, T]:
+        """q_g and t_k before the first round, for which the server line must already hold.
+
+        Bayes begins at the prior, whose mean is zero; methods without one at `start`, the network's own weights.
+        """
 
     @abstractmethod
     def client_update(self, g: G, t: T, k: Client) -> Q: ...

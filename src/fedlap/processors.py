@@ -8,7 +8,7 @@ def cores():
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def stay_on(core):
-    """A process that sees one core runs one thread, and two such processes do not wait for each other."""
+def stay_on(some):
+    """A process runs as many threads as it sees cores, and two that share none do not wait for each other."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, some)

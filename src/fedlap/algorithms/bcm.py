@@ -17,7 +17,7 @@ class BCM(Algorithm[Gaussian, Site, Gaussian, Site]):
     covariance: str = hyper("structure", static=True, default="diagonal")
     one_shot = True
 
-    def init(self, s):
+    def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
 

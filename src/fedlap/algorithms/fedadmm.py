@@ -15,8 +15,8 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
 
     alpha: float = hyper("positive")
 
-    def init(self, s):
-        return Point(s.zeros), Dual(s.zeros)
+    def init(self, s, start):
+        return Point(start), Dual(s.zeros)
 
     def client_update(self, g, t, k):
         multiplier = fold(linear(t.v) + self.alpha / 2 * square(around=g.w))

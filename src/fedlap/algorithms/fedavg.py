@@ -10,8 +10,8 @@ class FedAvg(Algorithm[Point, Nothing, Point, Weighted]):
     w_g ← Σ_k N_k w_k / Σ_k N_k
     """
 
-    def init(self, s):
-        return Point(s.zeros), Nothing()
+    def init(self, s, start):
+        return Point(start), Nothing()
 
     def client_update(self, g, t, k):
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n, k.start))

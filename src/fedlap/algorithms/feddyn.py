@@ -26,8 +26,8 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
     alpha: float = hyper("positive")
     weight_decay: float = hyper("nonnegative", default=0.0)
 
-    def init(self, s):
-        return Remembered(s.zeros, s.zeros), Dual(s.zeros)
+    def init(self, s, start):
+        return Remembered(start, s.zeros), Dual(s.zeros)
 
     def step(self, k):
         return self.alpha / (k.share * k.count)

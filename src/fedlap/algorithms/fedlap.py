@@ -17,7 +17,7 @@ class FedLap(Algorithm[Point, Dual, Point, Dual]):
     delta: float = hyper("positive")
     rho: object = hyper("damping", default=by_share)
 
-    def init(self, s):
+    def init(self, s, start):
         return Point(s.zeros), Dual(s.zeros)
 
     def client_update(self, g, t, k):

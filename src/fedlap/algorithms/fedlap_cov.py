@@ -18,7 +18,7 @@ class FedLapCov(Algorithm[Gaussian, Site, Gaussian, Site]):
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
 
-    def init(self, s):
+    def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
 

@@ -42,7 +42,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
     covariance: str = hyper("structure", static=True, default="diagonal")
     memory: int = hyper("whole", static=True, default=1)
 
-    def init(self, s):
+    def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         g = LabelledGaussian(s.zeros, self.delta + nothing, s.gather(s.unlabelled).mass)
         return g, LabelledSite(s.zeros, nothing, s.unlabelled)

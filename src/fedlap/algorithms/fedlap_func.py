@@ -37,7 +37,7 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
     rho: object = hyper("damping", default=by_share)
     memory: int = hyper("whole", static=True, default=1)
 
-    def init(self, s):
+    def init(self, s, start):
         return Labelled(s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
 
     def client_update(self, g, t, k):

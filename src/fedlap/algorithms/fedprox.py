@@ -14,8 +14,8 @@ class FedProx(Algorithm[Point, Nothing, Point, Weighted]):
 
     alpha: float = hyper("nonnegative")
 
-    def init(self, s):
-        return Point(s.zeros), Nothing()
+    def init(self, s, start):
+        return Point(start), Nothing()
 
     def client_update(self, g, t, k):
         near = self.alpha / 2 * square(around=g.w)

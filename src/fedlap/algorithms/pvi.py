@@ -18,7 +18,7 @@ class PVI(Algorithm[Gaussian, Site, Gaussian, Site]):
     rho: object = hyper("damping", default=evenly)
     samples: int = hyper("count", static=True, default=10)
 
-    def init(self, s):
+    def init(self, s, start):
         nothing = 0.0 * s.identity("diagonal")
         return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
 

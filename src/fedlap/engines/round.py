@@ -52,30 +52,20 @@ def server_round(task, count, classes, method, server, contributions, pool, shar
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def initial(task, count, classes, method, pool, shards, batches, key):
-    """The state before the first round, with one client for all: nobody has learnt, remembered or sent anything."""
+    """The state before the first round, with one client for all: what a client that never moves would send."""
     start = Vector(task.model.init(jax.random.fold_in(key, 0), pool.inputs[:1], classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
     s = parties.server(task, count, pool, shards, zeros, classes, jnp.ones(count), method.server_solver)
-    g, t = method.algorithm.init(s)
-    first = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
-    variable, contribution = _shapes(task, count, method, g, t, pool, *first, parties.Moment(0, start, key))
-    return State(0, g, start, ClientState(t, method.solver.init(_zeros(variable)), _zeros(contribution)))
+    g, t = method.algorithm.init(s, start)
+    shard, mine = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
+    k, minimiser = parties.client(task, count, pool, shard, parties.Moment(0, start, key), Still(), (), mine)
+    q = method.algorithm.client_update(g, t, k)
+    contribution = method.algorithm.contribution(t, q, k)
+    return State(0, g, start, ClientState(t, method.solver.init(minimiser.state), contribution))
 
 
-def _shapes(task, count, method, g, t, pool, shard, batches, moment):
-    """Shapes of what argmin ranges over and of what a client sends, found by running a client without computing."""
+class Still:
+    """A solver that stays where it starts; its state is what argmin ranges over."""
 
-    class Recorder:
-        def minimise(self, problem, state):
-            return problem.start, problem.start
-
-    def run(g, t, pool, shard, batches, moment):
-        recorded = method._replace(solver=Recorder())
-        after = client_round(task, count, recorded, g, ClientState(t, (), ()), pool, shard, batches, moment)
-        return after.solver, after.contribution
-
-    return jax.eval_shape(run, g, t, pool, shard, batches, moment)
-
-
-def _zeros(shapes):
-    return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    def minimise(self, problem, state):
+        return problem.start, problem.start

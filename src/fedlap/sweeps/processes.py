@@ -1,6 +1,5 @@
 """Work on many items, a process a core; no process outlives the one that began it."""
 
-import itertools
 import multiprocessing
 import os
 import threading
@@ -24,8 +23,8 @@ def on_processes(workers, work, items):
     manager.start(_end_with_parent)
     with manager:
         free, news = manager.Queue(), manager.Queue()
-        for core in itertools.islice(itertools.cycle(cores()), workers):
-            free.put(core)
+        for share in _deal(cores(), workers):
+            free.put(share)
         begin = (free, jax.config.jax_enable_x64)  # a new process would go by the environment, not by what is in force
         with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=begin) as pool:
             waiting = {pool.submit(_work, work, item, news) for item in items}
@@ -46,6 +45,11 @@ def on_processes(workers, work, items):
                         "and the same command goes on with the rest: try fewer processes, --jobs 1"
                     ) from error
                 raise
+
+
+def _deal(cores, workers):
+    """A core for each worker, or several where there are more cores; with more workers than cores, they take turns."""
+    return [cores[i % len(cores) :: workers] for i in range(workers)]
 
 
 def _begin(free, precise):
