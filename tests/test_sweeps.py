@@ -16,6 +16,7 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError, FedlapError
+from fedlap.processors import cores
 from fedlap.sweeps import carry, cells, choose, processes, results
 from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
 from fedlap.sweeps.display import Estimate
@@ -422,6 +423,23 @@ def test_a_sweep_that_states_its_precision_has_it(tmp_path):
     command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
     subprocess.run(command, check=True, timeout=120, capture_output=True, env={**os.environ, "JAX_ENABLE_X64": "0"})
     assert [result.precision for result in results.load(path)] == ["float64"]
+
+
+def cores_seen(item, tell):
+    return cores()
+
+
+@pytest.mark.parametrize(
+    ("mine", "workers", "dealt"),
+    [([4, 6, 7, 9], 2, [[4, 7], [6, 9]]), ([4, 6, 7], 2, [[4, 7], [6]]), ([4, 6], 3, [[4], [6], [4]])],
+)
+def test_cores_are_dealt_to_processes(mine, workers, dealt):
+    assert processes._deal(mine, workers) == dealt
+
+
+def test_a_process_that_is_alone_has_all_cores(monkeypatch):
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
+    assert list(processes.on_processes(1, cores_seen, ["a run"])) == [cores()]
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
