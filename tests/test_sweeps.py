@@ -17,9 +17,9 @@ import pytest
 import fedlap
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.processors import cores
-from fedlap.sweeps import carry, cells, choose, processes, results
+from fedlap.sweeps import carry, cells, choose, display, processes, results
 from fedlap.sweeps.carry import Advanced, Finished, Planned, carry_out
-from fedlap.sweeps.display import Estimate
+from fedlap.sweeps.display import Display, Estimate
 
 TABLE = {
     "federation": {"dataset": "heart"},
@@ -346,6 +346,27 @@ def test_an_estimate_weighs_algorithms_by_what_they_took():
     assert estimate.seconds == pytest.approx(10 * slow[-1].cost)  # one run has no use for a second process
     estimate.plan(trained, workers=1)  # the next phase, at the prices of this one
     assert estimate.seconds == pytest.approx(sum(c.cost * (1 if c.algorithm == "fedavg" else 10) for c in trained))
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0, 3), (60, 1)])
+def test_a_log_file_gets_a_line_now_and_then(seconds, lines, tmp_path, monkeypatch, capsys):
+    """Where there is no terminal, a bar shows only in the end: a run in the background would be silent for hours."""
+    monkeypatch.setattr(display, "LOG_SECONDS", seconds)
+    sweep = make()
+    cells = sweep.search()[:1]
+    result = results.Result.of(cells[0], {"test": results.Curve([0.5] * 3, [1.0] * 3)}, 120.0)
+    with Display(sweep, tmp_path / "tiny.jsonl") as shown:
+        shown.show(Planned("search", cells, done=1, workers=2, later=[]))
+        shown.show(Advanced(cells, round=1, seconds=40.0))
+        shown.show(Finished([result], tmp_path / "checkpoint"))
+        told = [line for line in capsys.readouterr().out.splitlines() if " of 2 runs" in line]
+    assert len(told) == lines
+    expected = [
+        "search, rows held out: 1 of 2 runs; time left: not known before the first round ends",
+        "search, rows held out: 1 of 2 runs; about 80 s left; fedavg, round 1",
+        "search, rows held out: 2 of 2 runs; done",
+    ]
+    assert [line.split(" ", 1)[1] for line in told] == expected[:lines]
 
 
 def test_a_plan_tells_what_will_follow(finished):

@@ -8,6 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .carry import Advanced, Finished, Planned
 
+LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
+
 
 class Estimate:
     """How long the rest will take, from what rounds cost so far: by algorithm, as their steps differ in cost."""
@@ -64,6 +66,7 @@ class Display:
             console=self.console,
         )
         self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
+        self.logged = -LOG_SECONDS
 
     def __enter__(self):
         self.console.print(f"[bold]{self.sweep.name}[/bold]: {', '.join(self.sweep.algorithms)} → {self.path}")
@@ -99,6 +102,15 @@ class Display:
             self.left -= len(event.results)
             self.progress.advance(self.bar, len(event.results))
         self.progress.update(self.bar, now=self._now())
+        if not self.console.is_terminal and time.monotonic() - self.logged >= LOG_SECONDS:
+            self.logged = time.monotonic()
+            self._log()
+
+    def _log(self):
+        """One line for a log file, where a bar shows only in the end."""
+        task = self.progress.tasks[self.bar]
+        words = f"{time.strftime('%H:%M:%S')} {task.description}: {task.completed} of {task.total} runs; {self._now()}"
+        self.console.print(words, soft_wrap=True, highlight=False)
 
     def _plan(self, planned):
         self.left = len(planned.cells)
