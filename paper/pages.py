@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlap.paper import figures, tables, write
 from fedlap.paper.rows import ALGORITHMS, Paper
-from fedlap.sweeps.choose import PAPER
+from fedlap.sweeps.choose import HONEST, PAPER
 
 REPOSITORY = Path(__file__).parents[1]
 IMAGES = REPOSITORY / "docs/images"
@@ -29,7 +29,7 @@ def pages(paper):
     for name, head, table in (
         ("README.md", r"\| data set \| +\| FedAvg", extract(paper)),
         ("docs/reproduction.md", r"\| data set \| FedLap ", glance(paper)),
-        ("docs/reproduction.md", r"\| table \| FedLap ", verdicts(paper)),
+        ("docs/reproduction.md", r"\| table \| chosen on ", verdicts(paper)),
     ):
         page = REPOSITORY / name
         text = found.get(page) or page.read_text()
@@ -80,16 +80,18 @@ def glance(paper):
 
 
 def verdicts(paper):
-    """How many cells of every table came out as printed."""
-    lines = [["table", *GROUPS], ["---"] * (1 + len(GROUPS))]
+    """How many cells of every table came out as printed, in both ways of choosing."""
+    lines = [["table", "chosen on", *GROUPS], ["---"] * (2 + len(GROUPS))]
     for number in (each for each in tables.KINDS if each.isdigit()):
-        ran = [entry for entry in tables.entries(paper, number) if entry.ours[PAPER] and entry.published]
-        lines.append([write.title(number), *(_inside(ran, names, number) for names in GROUPS.values())])
+        for way, title in ((PAPER, write.title(number)), (HONEST, "")):
+            ran = [entry for entry in tables.entries(paper, number) if entry.ours[way] and entry.published]
+            inside = (_inside(ran, names, number, way) for names in GROUPS.values())
+            lines.append([title, write.CHOSEN_ON[way], *inside])
     return _table(lines)
 
 
-def _inside(entries, names, number):
-    mine = [entry.verdict(PAPER, tables.KINDS[number].point) for entry in entries if entry.algorithm in names]
+def _inside(entries, names, number, way=PAPER):
+    mine = [entry.verdict(way, tables.KINDS[number].point) for entry in entries if entry.algorithm in names]
     return f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}" if mine else "–"
 
 

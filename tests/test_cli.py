@@ -8,6 +8,9 @@ import sys
 import time
 
 import pytest
+import typer
+
+from fedlap.cli import app
 
 SPEC = """
 [federation]
@@ -136,3 +139,16 @@ def test_data_list_and_verify(tmp_path):
         assert text in printed
     verified = fedlap("data", "verify", "heart", cwd=tmp_path)
     assert verified.returncode == 0 and verified.stdout.count("ok") >= 4
+
+
+def parameters(command, path="fedlap"):
+    for name, each in getattr(command, "commands", {}).items():
+        yield from parameters(each, f"{path} {name}")
+    yield from ((f"{path} {parameter.name}", parameter) for parameter in command.params)
+
+
+def test_help_says_what_every_argument_is():
+    """A newer click than typer knows of once lost the texts of all arguments."""
+    found = list(parameters(typer.main.get_command(app)))
+    assert "fedlap table number" in dict(found)
+    assert [name for name, parameter in found if not parameter.help] == []

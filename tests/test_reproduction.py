@@ -76,7 +76,7 @@ def test_each_table_measures_what_its_caption_says():
     assert measure["1"](curve, "4") == pytest.approx(50)
     assert measure["2"](curve, "4") == pytest.approx(60)
     assert measure["3"](curve, "55") == 3
-    assert np.isnan(measure["3"](curve, "75"))
+    assert measure["3"](curve, "75") == np.inf
     assert measure["5"](curve, "5") == pytest.approx(2)
 
 
@@ -149,6 +149,34 @@ def test_one_seed_has_no_deviation(made_up):
     assert (made_up.folder / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_accuracy_that_was_not_reached_lies_outside(made_up):
+    """It ran, and it missed: not the same as a run that is missing."""
+    printed = made_up.folder / "published.toml"
+    printed.write_text(printed.read_text() + '[table3.row]\n"60" = { fedavg = [1, 1] }\n')
+    first, second = tables.entries(Paper.find(made_up.folder), "3")
+    assert first.ours["paper"] == tables.Spread(np.inf, None, 2)  # one seed has 59 per cent, the other 61
+    assert (first.verdict("paper", 0.0), second.verdict("paper", 0.0)) == ("above", None)
+    assert "| A row | 60 | ours, chosen on test | ∞ ▲ | – |" in write.markdown([first, second], "3")
+    path = write.picture([first, second], "3", made_up.folder / "rounds.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_nearest_line_is_of_runs_on_all_rows_where_there_are_some(made_up):
+    """Those of the search are of fewer rows."""
+    row = made_up.row("row")
+    at = lambda mean: tables.nearest(row, "fedavg", {"3": (mean, 0.1)}, tables.KINDS["1"])
+    assert at(50.0).values == [tables.Spread(pytest.approx(50.0), pytest.approx(1.0), 2)]
+    file = made_up.folder / "results/row.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:  # the search says 40 per cent of five epochs, and of one epoch there is the search only
+        if line["held_out"]:
+            line["curves"]["test"]["accuracy"] = [0.4 if line["setting"]["epochs"] == 5 else 0.3] * 3
+    file.write_text("".join(json.dumps(x) + "\n" for x in lines if x["held_out"] or x["setting"]["epochs"] == 5))
+    row = made_up.row("row")
+    assert at(42.0).values[0].mean == pytest.approx(50.0)
+    assert at(31.0).values[0].mean == pytest.approx(30.0)
+
+
 def test_a_share_of_a_batch_is_said_to_be_one(made_up):
     file = made_up.folder / "results/row.jsonl"
     file.write_text(file.read_text().replace('"batch":1,', '"batch":4,'))
@@ -157,9 +185,10 @@ def test_a_share_of_a_batch_is_said_to_be_one(made_up):
     )
 
 
-def test_where_nothing_was_chosen_the_table_does_not_say_it_was(made_up):
+@pytest.mark.parametrize("validation", ["", "[sweep]\nvalidation = 0\n"])
+def test_where_nothing_was_chosen_the_table_does_not_say_it_was(made_up, validation):
     spec = made_up.folder / "row.toml"
-    spec.write_text(spec.read_text().replace("[1, 5]", "[1]") + "[sweep]\nvalidation = 0\n")
+    spec.write_text(spec.read_text().replace("[1, 5]", "[1]") + validation)
     text = write.markdown(tables.entries(made_up, "1"), "1")
     assert "| A row | 3 | ours | 60.0(1.0) ▲ |" in text and "| ours, chosen on" not in text
     assert "| A row | FedAvg | – | epochs 1 | 1 | 2 | 2 | ≤ 7 |" in text
@@ -227,6 +256,38 @@ def test_a_figure_says_that_a_run_diverged(tmp_path):
     path, words = figures.two_clients(replace(paper, fresh=fresh), tmp_path / "two-clients.png")
     assert words.count("of the repository") == 1 and "exactly (results of the repository):" in words
     assert "1 of 3 seeds never" in words and path.exists()
+
+
+def test_a_running_median_looks_as_far_ahead_as_back():
+    line = np.array([[9.0, 1.0, 2.0, 3.0, 8.0]])
+    assert figures._running_median(line, 3) == [9, 2, 2, 3, 8]
+    assert figures._running_median(line, 5) == [9, 2, 3, 3, 8]
+    assert figures._running_median(line, 1) == line[0].tolist()
+
+
+def test_what_cannot_be_shown_is_refused(made_up, tmp_path):
+    """In words, and before anything is written."""
+    out, here = tmp_path / "out", ("--paper", made_up.folder)
+    with pytest.raises(ConfigError, match=r"figure two-clients has its own rows; expected none, not 'row'"):
+        fedlap_command("figure", "two-clients", "row", *here, "--output", out)
+    with pytest.raises(ConfigError, match=r"row.*'roww'.*did you mean 'row'"):
+        fedlap_command("figure", "curves", "roww", *here, "--output", out)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DataError, match=r"file: cannot be made .* expected a folder"):
+        fedlap_command("table", "1", *here, "--output", tmp_path / "file")
+    (made_up.folder / "results/row.jsonl").unlink()
+    with pytest.raises(DataError, match=r"no results for table 1 yet; fedlap reproduce ROW makes them \(rows: row\)"):
+        fedlap_command("table", "1", *here, "--output", out)
+    spec = made_up.folder / "row.toml"
+    spec.write_text(spec.read_text().replace("sweep.every", "sweep.evry"))
+    with pytest.raises(ConfigError, match=r"row\.toml: unknown key in \[sweep\] 'evry'"):
+        fedlap_command("table", "1", *here, "--output", out)
+    printed = made_up.folder / "published.toml"
+    for text, message in (("[rows", "not a TOML file"), ("[table1]", r"\[rows\] is missing")):
+        printed.write_text(text)
+        with pytest.raises(ConfigError, match=rf"published\.toml: {message}"):
+            fedlap_command("table", "1", *here, "--output", out)
+    assert not out.exists()
 
 
 def test_a_folder_without_the_paper_is_refused(tmp_path):

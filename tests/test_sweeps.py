@@ -383,10 +383,25 @@ def test_one_writer_a_file(tmp_path):
             pass
 
 
-def test_a_damaged_line_is_named(finished, tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text(finished[0].read_text().splitlines(keepends=True)[0] + '{"cell": 1}\n')
-    with pytest.raises(DataError, match=r"x\.jsonl, line 2: not a result"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: 7, "expected an object of algorithm, batch, cell, curves"),
+        (lambda line: {"cell": line["cell"]}, "expected an object of"),
+        (lambda line: line | {"colour": "red"}, "expected an object of"),
+        (lambda line: line | {"curves": {"validation": {"accuracy": [], "nll": []}}}, "no curve on the test set"),
+        (lambda line: {key: value for key, value in line.items() if key != "seed"}, "missing .* 'seed'"),
+        (lambda line: line | {"curves": {"test": {"accuracy": [0.5]}}}, "missing .* 'nll'"),
+        (lambda line: line | {"curves": {"test": {"accuracy": ["a"], "nll": [1]}}}, "accuracy is not a list of num"),
+        (lambda line: line | {"curves": {"test": {"accuracy": [1], "nll": 1}}}, "nll is not a list of numbers"),
+        (lambda line: line | {"curves": {"test": {"accuracy": [80.0], "nll": [1]}}}, "not between 0 and 1"),
+        (lambda line: line | {"curves": {"test": {"accuracy": [0.8], "nll": []}}}, "1 rounds of accuracy, but 0"),
+    ],
+)
+def test_a_damaged_line_is_named(finished, tmp_path, change, message):
+    path, first = tmp_path / "x.jsonl", finished[0].read_text().splitlines()[0]
+    path.write_text(f"{first}\n{json.dumps(change(json.loads(first)))}\n")
+    with pytest.raises(DataError, match=rf"x\.jsonl, line 2: not a result of a sweep \(.*{message}"):
         results.load(path)
 
 

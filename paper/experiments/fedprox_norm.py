@@ -1,7 +1,7 @@
 """FedProx on MNIST homogeneous with a norm that is not squared: 20 rounds, seed 62.
 
-By its equation every alpha of the paper's grid holds clients so near that they hardly learn. The authors' later code
-has the plain norm, whose pull does not grow with the distance. python paper/experiments/fedprox_norm.py
+By its equation even the smallest alpha of the paper's grid slows clients down. The authors' later code has the plain
+norm, whose pull does not grow with the distance. python paper/experiments/fedprox_norm.py
 """
 
 import jax.numpy as jnp

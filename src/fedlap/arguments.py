@@ -1,6 +1,7 @@
 """Functions and classes by name, and tables of plain values that stand for their arguments."""
 
 import dataclasses
+import functools
 import inspect
 
 from .damping import format_damping, parse_damping
@@ -10,9 +11,14 @@ from .hyperparameters import check
 PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
 
 
+@functools.cache  # thousands of cells of a grid ask for the same few
+def parameters(maker):
+    return inspect.signature(maker).parameters
+
+
 def keys(maker):
     """The names a table may give to a class or a function."""
-    return list(inspect.signature(maker).parameters)
+    return list(parameters(maker))
 
 
 def defaults(makers, table, section, selector):
@@ -27,12 +33,12 @@ def defaults(makers, table, section, selector):
 
 def fill(maker, table, section):
     """The arguments of a function or class: those given, and the defaults of the others that are plain values."""
-    parameters = inspect.signature(maker).parameters
+    known = parameters(maker)
     for key in table:
-        if key not in parameters:
-            raise unknown(f"key in [{section}]", key, parameters)
+        if key not in known:
+            raise unknown(f"key in [{section}]", key, known)
     filled = {}
-    for key, parameter in parameters.items():
+    for key, parameter in known.items():
         if key in table:
             filled[key] = table[key]
         elif parameter.default is inspect.Parameter.empty:

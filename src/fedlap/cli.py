@@ -20,6 +20,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(study_cli.study_app, name="study")
 
 DataDir = paper_cli.DataDir
+DataSet = Annotated[str, typer.Argument(help="Its name, for example mnist: see fedlap data list.")]
 
 
 @app.command()
@@ -110,7 +111,7 @@ def data_list(data_dir: DataDir = None):
 
 
 @data_app.command("fetch")
-def data_fetch(name: str, data_dir: DataDir = None):
+def data_fetch(name: DataSet, data_dir: DataDir = None):
     """Download a data set from its official source, checksum it, and keep it."""
     from .data import fetch
     from .display import downloading
@@ -121,7 +122,7 @@ def data_fetch(name: str, data_dir: DataDir = None):
 
 
 @data_app.command("verify")
-def data_verify(name: str, data_dir: DataDir = None):
+def data_verify(name: DataSet, data_dir: DataDir = None):
     """Check every file of a data set against its published checksum."""
     from .data import verify
 

@@ -58,11 +58,13 @@ def figure(
         raise unknown("figure", name, (CURVES, *figures.FIGURES))
     found = Paper.find(paper)
     if name != CURVES:
+        if row is not None:
+            raise ConfigError(f"figure {name} has its own rows; expected none, not {row!r}")
         return _draw(found, name, output)
     if row is None:
         raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
-    output.mkdir(parents=True, exist_ok=True)
-    typer.echo(f"Written: {figures.curves(found.row(row), output / f'curves-{row}.png')}")
+    mine = found.row(row)
+    typer.echo(f"Written: {figures.curves(mine, _folder(output) / f'curves-{row}.png')}")
 
 
 def reproduce(
@@ -97,9 +99,18 @@ def reproduce(
 def _draw(paper, name, output):
     from .paper.figures import FIGURES
 
-    output.mkdir(parents=True, exist_ok=True)
-    path, words = FIGURES[name](paper, output / f"{name}.png")
+    path, words = FIGURES[name](paper, _folder(output) / f"{name}.png")
     typer.echo(f"{words}\nWritten: {path}")
+
+
+def _folder(output):
+    from .errors import DataError
+
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{output}: cannot be made ({error.strerror}); expected a folder to write to") from error
+    return output
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
@@ -118,19 +129,25 @@ def _carry_out(sweep, file, data_dir, jobs, quick=None):
 def _show(paper, number, row, output):
     from rich.console import Console
 
+    from .errors import DataError
     from .experiment import write as write_file
     from .paper import write
     from .paper.tables import entries
 
     found = entries(paper, number, row)
-    output.mkdir(parents=True, exist_ok=True)
-    stem = f"table-{number}" if row is None else f"{row}-table-{number}"
-    write_file(output / f"{stem}.md", write.markdown(found, number))
-    write_file(output / f"{stem}.csv", write.as_csv(found, number))
-    write.picture(found, number, output / f"{stem}.png")
+    if not any(spread for entry in found for spread in entry.ours.values()):
+        rows = ", ".join(dict.fromkeys(entry.row.name for entry in found))
+        where = paper.folder / "results"
+        raise DataError(f"{where}: no results for table {number} yet; fedlap reproduce ROW makes them (rows: {rows})")
+    stem = _folder(output) / (f"table-{number}" if row is None else f"{row}-table-{number}")
+    written = {".md": write.markdown(found, number), ".csv": write.as_csv(found, number)}
+    for ending, text in written.items():
+        write_file(Path(f"{stem}{ending}"), text)
+    if any(entry.published for entry in found):  # otherwise there is nothing to draw ours against
+        written[".png"] = write.picture(found, number, Path(f"{stem}.png"))
     console = Console(highlight=False)
     console.print(f"[bold]{write.title(number)}[/bold]")
     console.print(write.SCREEN_LEGEND, style="dim")
     for table in write.screen(found, number):
         console.print(table)
-    console.print(f"Written, with the winning settings: {output}/{stem}.md, .csv, .png")
+    console.print(f"Written, with the winning settings: {stem}{', '.join(written)}")

@@ -1,5 +1,6 @@
 """Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
 
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,10 @@ def pyplot():
 
 
 def save(figure, path):
-    figure.savefig(path, dpi=130)
+    """As a PNG, at once or not at all."""
+    unfinished = path.with_name(path.name + ".part")
+    figure.savefig(unfinished, dpi=130, format="png")
+    os.replace(unfinished, path)
     pyplot().close(figure)
     return path
 

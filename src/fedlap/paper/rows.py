@@ -41,7 +41,14 @@ class Paper:
 
     @cached_property
     def published(self):
-        return tomllib.loads((self.folder / PUBLISHED).read_text())
+        file = self.folder / PUBLISHED
+        try:
+            printed = tomllib.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file}: not a TOML file ({error})") from error
+        if "rows" not in printed:
+            raise ConfigError(f"{file}: [rows] is missing; expected the rows of the paper's tables")
+        return printed
 
     @property
     def names(self):
@@ -86,9 +93,16 @@ class Row:
         return self.sweep.select(results.load(file))
 
     def chosen(self, algorithm, way):
-        if algorithm not in self.sweep.algorithms:
-            return None
-        return choose.choose(self.found, algorithm, way, self.sweep.finals)
+        return self._chosen.get((algorithm, way))
+
+    @cached_property
+    def _chosen(self):
+        """Both ways at once: a table asks for each of them again and again."""
+        return {
+            (algorithm, way): choose.choose(self.found, algorithm, way, self.sweep.finals)
+            for algorithm in self.sweep.algorithms
+            for way in (choose.PAPER, choose.HONEST)
+        }
 
     def runs(self, algorithm, way):
         """The runs to report, one a seed, of the setting that won in this way."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import unknown
 from ..report import LAST
-from ..sweeps.choose import HONEST, PAPER, value
+from ..sweeps.choose import HONEST, PAPER, finals, value
 from .rows import ALGORITHMS, STANDARD, Row
 
 WAYS = (PAPER, HONEST)
@@ -25,9 +25,9 @@ def maximum_accuracy(curve, round):
 
 
 def rounds_to_accuracy(curve, target):
-    """The first round at or above this many per cent."""
+    """The first round at or above this many per cent; infinite if it never comes."""
     reached = [i for i, a in enumerate(curve.accuracy, start=1) if a is not None and 100 * a >= float(target)]
-    return reached[0] if reached else np.nan
+    return reached[0] if reached else np.inf
 
 
 def nll(curve, round):
@@ -59,8 +59,8 @@ KINDS = {
 class Spread(NamedTuple):
     """Mean and standard deviation over the seeds that ran."""
 
-    mean: float
-    deviation: float | None  # one seed has none
+    mean: float  # infinite: of rounds to an accuracy that not every seed reached
+    deviation: float | None  # one seed has none, nor has infinity
     seeds: int
 
 
@@ -143,18 +143,12 @@ class Nearest(NamedTuple):
 def nearest(row, algorithm, printed, kind):
     """Tells a different choice of setting from a different method: does the printed line lie in the grid at all?
 
-    printed is {round: (mean, deviation)}. Where only winners were trained on all rows, the search is looked at, if
-    there was one.
+    printed is {round: (mean, deviation)}. A setting that was not trained on all rows is looked at in the search.
     """
-    searched = any(each.algorithm == algorithm and each.held_out for each in row.found)
-    whole = row.sweep.finals == "all" or not searched
     best = None
     for setting in row.sweep.settings(algorithm):
-        runs = [
-            each
-            for each in row.found
-            if each.algorithm == algorithm and each.setting == setting and (each.held_out == 0) == whole
-        ]
+        searched = [each for each in row.found if each.algorithm == algorithm and each.setting == setting]
+        runs = finals(row.found, algorithm, setting) or searched
         values = [spread(runs, kind.measure, key) for key in printed]
         if None in values:
             continue
@@ -168,9 +162,10 @@ def nearest(row, algorithm, printed, kind):
 
 
 def spread(runs, measure, key):
-    """None if nothing ran, or a run never came so far (rounds to an accuracy that one seed did not reach)."""
+    """None if nothing ran, or a run never came so far."""
     values = [measure(run.curves["test"], key) for run in runs]
     too_short = any(len(run.curves["test"].nll) < int(float(key)) for run in runs) and measure is not rounds_to_accuracy
     if not values or too_short or np.isnan(values).any():
         return None
-    return Spread(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None, len(values))
+    deviation = float(np.std(values)) if len(values) > 1 and np.isfinite(values).all() else None
+    return Spread(float(np.mean(values)), deviation, len(values))

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from itertools import groupby
+from math import inf
 
 from ..plotting import pyplot, save
 from ..sweeps.choose import HONEST, PAPER
@@ -12,28 +13,33 @@ from .tables import KINDS, WAYS, nearest
 
 CHOSEN_ON = {PAPER: "test", HONEST: "validation"}
 LINES = {way: f"ours, chosen on {on}" for way, on in CHOSEN_ON.items()}
-UNTUNED = "ours"  # nothing was held out, nothing chosen
+UNTUNED = "ours"  # every method has one setting, nothing was chosen
 SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", UNTUNED: "ours", "paper": "paper"}  # for a terminal
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
 LEGEND = (
-    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed. ✓ within two published standard "
-    "deviations, ≈ within one accuracy point (of an NLL: half a printed digit), ▲ above, ▼ below; – not run, or not "
-    "reached by every seed. "
+    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, ∞ not reached by every "
+    "seed. "
+)
+LEGEND_OF_MARKS = (
+    "✓ within two published standard deviations, ≈ within one accuracy point (of an NLL: half a printed digit), "
+    "▲ above, ▼ below: above is better for an accuracy, and worse for rounds and for an NLL. "
+)
+LEGEND_OF_CHOICE = (
     "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper seems to; "
     "*chosen on validation*: by rows held out of each client's training data, the test set looked at once. Where a "
     "method ran with one setting (*of* 1 below), nothing was chosen."
 )
 
 SCREEN_LEGEND = (
-    "mean(standard deviation) over seeds; ours: setting chosen on test as in the paper, honest: on held-out rows; "
-    "✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below"
+    "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
+    "rows; ✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below, – not run, ∞ not "
+    "reached by every seed"
 )
 NEAREST = (
     "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
     "all rounds; *inside* if each number is within two published standard deviations or one accuracy point (of an NLL: "
-    "half a printed digit). Where only "
-    "winners were trained on all rows, it is taken from the search if there was one: one seed, a tenth of the rows "
-    "held out."
+    "half a printed digit). A line without deviations is one of the search, where only winners were trained on all "
+    "rows: one seed, a tenth of the rows held out."
 )
 
 SECONDS = (
@@ -64,7 +70,9 @@ def lines(entries, number):
 
 def _ways(row):
     """The ways of choosing in which a row is shown, and what their lines are called."""
-    return LINES if row.sweep.validation else {PAPER: UNTUNED}
+    chosen = [row.chosen(algorithm, PAPER) for algorithm in row.sweep.algorithms]
+    searched = row.sweep.validation and any(each and each.settings > 1 for each in chosen)
+    return LINES if searched else {PAPER: UNTUNED}
 
 
 def markdown(entries, number):
@@ -72,13 +80,14 @@ def markdown(entries, number):
     entries, kind = list(entries), KINDS[number]
     head = ["data set", kind.head, "", *titles(entries)]
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
+    printed = any(entry.published for entry in entries)
     parts = [
-        f"# {title(number)}\n\n{LEGEND}\n\n",
+        f"# {title(number)}\n\n{LEGEND}{LEGEND_OF_MARKS if printed else ''}{LEGEND_OF_CHOICE}\n\n",
         _grid(head, body),
         f"\n## Settings\n\n{SECONDS}\n\n",
         settings(entries),
     ]
-    if kind.point and any(entry.published for entry in entries):
+    if kind.point and printed:
         parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries, kind)]
     return "".join(parts)
 
@@ -117,7 +126,8 @@ def settings(entries):
     head = ["data set", "algorithm", "chosen on", "setting", "of", "seeds", "seconds a run", "paper's minutes"]
     body = []
     for row in dict.fromkeys(entry.row for entry in entries):
-        minutes = "" if row.minutes is None else f"≤ {row.minutes}"
+        printed = any(entry.published for entry in entries if entry.row == row)
+        minutes = "" if row.minutes is None or not printed else f"≤ {row.minutes}"
         for algorithm, title in ALGORITHMS.items():
             ways = {}  # by the setting they chose, mostly the same
             for way in _ways(row):
@@ -198,7 +208,7 @@ def picture(entries, number, path):
     for axis in axes.flat[len(rows) :]:
         axis.set_axis_off()
     for axis, row in zip(axes.flat, rows, strict=False):
-        mine = [e for e in entries if e.row == row and e.published is not None and e.ours[PAPER] is not None]
+        mine = [e for e in entries if e.row == row and e.published and e.ours[PAPER] and e.ours[PAPER].mean < inf]
         for entry in mine:
             ours = entry.ours[PAPER]
             axis.errorbar(
@@ -222,8 +232,8 @@ def picture(entries, number, path):
         for name, title in ALGORITHMS.items()
     ]
     figure.legend(handles=dots, loc="outside lower center", ncols=6, fontsize=8)
-    figure.suptitle(f"{title(number)}, chosen on test as in the paper")
-    save(figure, path)
+    figure.suptitle(f"{title(number)}, chosen on test as the paper seems to")
+    return save(figure, path)
 
 
 def _ours(entry, way, kind):
@@ -236,6 +246,8 @@ def number_text(spread, digits):
     if spread is None:
         return "–"
     mean, deviation = spread[:2]
+    if mean == inf:
+        return "∞"
     return f"{mean:.{digits}f}" + ("" if deviation is None else f"({deviation:.{digits}f})")
 
 

@@ -95,7 +95,10 @@ class Sweep:
                     mine[key] = [value for value in mine[key] if any(_means(word, value) for word in wanted)]
                     if not mine[key]:
                         had = ", ".join(map(str, self.axes[name][key]))
-                        raise ConfigError(f"--only {text}: leaves nothing of {name}'s {key}, which has {had}")
+                        raise ConfigError(
+                            f"--only {text}: leaves nothing of {name}'s {key}, which has {had}; several values are "
+                            f"written --only {key}=VALUE,VALUE"
+                        )
         return replace(self, axes=axes)
 
     def select(self, results):
@@ -140,7 +143,10 @@ class Sweep:
 def read(path, algorithms=(), overrides=()):
     """A sweep from a file; only these algorithms of it, and with `key=value` overrides, as in `fedlap run`."""
     name, table = read_table(path)
-    return make(name, table, algorithms, overrides)
+    try:
+        return make(name, table, algorithms, overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def make(name, table, algorithms=(), overrides=()):

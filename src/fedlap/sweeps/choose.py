@@ -1,4 +1,4 @@
-"""Which setting wins: by the test set, as the paper did, or by rows held out of each client, as one should."""
+"""Which setting wins: by the test set, as the paper seems to, or by rows held out of each client, as one should."""
 
 import json
 from typing import NamedTuple

@@ -76,6 +76,8 @@ class Display:
 
     def __exit__(self, kind, *rest):
         self.live.__exit__(kind, *rest)
+        if not self.progress.tasks:
+            return  # nothing had begun, and the error says why
         if not self.console.is_terminal:
             self.console.print()  # a bar that is written to a file leaves its line open
         finished, diverged = self.counts

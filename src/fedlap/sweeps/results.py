@@ -5,7 +5,7 @@ import json
 import math
 import os
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import jax
@@ -27,6 +27,15 @@ class Curve:
     @classmethod
     def of(cls, accuracy, nll):
         return cls(*([round(float(x), DIGITS) if math.isfinite(x) else None for x in each] for each in (accuracy, nll)))
+
+    def __post_init__(self):
+        for name, values in (("accuracy", self.accuracy), ("nll", self.nll)):
+            if not isinstance(values, list) or not {type(value) for value in values} <= {int, float, type(None)}:
+                raise ValueError(f"{name} is not a list of numbers, or null")
+        if not all(0 <= value <= 1 for value in self.accuracy if value is not None):
+            raise ValueError("an accuracy is not between 0 and 1")
+        if len(self.accuracy) != len(self.nll):
+            raise ValueError(f"{len(self.accuracy)} rounds of accuracy, but {len(self.nll)} of nll")
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,20 @@ class Result:
     def line(self):
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
+    @classmethod
+    def read(cls, line):
+        """Of a line; a ValueError if it is none."""
+        table = json.loads(line)
+        known = {each.name for each in fields(cls)}
+        if not isinstance(table, dict) or not isinstance(table.get("curves"), dict) or not known >= set(table):
+            raise ValueError(f"expected an object of {', '.join(sorted(known))}")
+        if "test" not in table["curves"]:
+            raise ValueError("no curve on the test set")
+        try:
+            return cls(**{**table, "curves": {name: Curve(**curve) for name, curve in table["curves"].items()}})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
 
 def load(path):
     """All results of a file, in its order; a last line that a killed process left unfinished does not count."""
@@ -83,10 +106,8 @@ def load(path):
     results = []
     for number, line in enumerate(lines, start=1):
         try:
-            table = json.loads(line)
-            curves = {name: Curve(**curve) for name, curve in table.pop("curves").items()}
-            results.append(Result(curves=curves, **table))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            results.append(Result.read(line))
+        except ValueError as error:
             raise DataError(f"{path}, line {number}: not a result of a sweep ({error})") from error
     if unfinished[: len(BEGINNING)] != BEGINNING[: len(unfinished)]:
         raise DataError(f"{path}, line {len(lines) + 1}: not a result of a sweep, nor the beginning of one")
