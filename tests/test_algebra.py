@@ -278,7 +278,7 @@ def test_soft_labels_are_weighed_predictions():
 
 def test_labels_are_placed_where_their_points_are():
     mine = labels(0, 2)
-    placed = Memory(jnp.zeros((5, 4)), jnp.asarray([3, 1]), jnp.ones(2)).place(mine)
+    placed = Memory(jnp.zeros((5, 4)), jnp.asarray([3, 1])).place(mine)
     wanted_mass, wanted_targets = np.zeros(5), np.zeros((5, 3))
     wanted_mass[[3, 1]], wanted_targets[[3, 1]] = mine.mass, mine.targets
     same(placed.mass, wanted_mass)
@@ -288,7 +288,7 @@ def test_labels_are_placed_where_their_points_are():
 def test_padding_says_nothing_about_the_point_it_points_to():
     """A client with fewer points than others has zero weights at place 0, which belongs to somebody."""
     mine = weigh(jnp.asarray([2.0, 0.0]), jnp.asarray([[0.25, 0.75], [0.5, 0.5]]))
-    placed = Memory(jnp.zeros((3, 4)), jnp.asarray([2, 0]), jnp.asarray([2.0, 0.0])).place(mine)
+    placed = Memory(jnp.zeros((3, 4)), jnp.asarray([2, 0])).place(mine)
     same(placed.mass, [0, 0, 2])
     same(placed.targets[0], [0, 0])
 
@@ -296,7 +296,7 @@ def test_padding_says_nothing_about_the_point_it_points_to():
 def test_the_labels_of_all_clients_add_up_point_by_point():
     """Shared points too: both clients speak about point 1."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), labels(0, 2), labels(1, 2))
-    both = Memory(jnp.zeros((3, 4)), jnp.asarray([[0, 1], [1, 2]]), jnp.ones((2, 2))).place(stacked)
+    both = Memory(jnp.zeros((3, 4)), jnp.asarray([[0, 1], [1, 2]])).place(stacked)
     mass, targets = np.asarray(stacked.mass), np.asarray(stacked.targets)
     same(both.mass, [mass[0, 0], mass[0, 1] + mass[1, 0], mass[1, 1]])
     same(both.targets, [targets[0, 0], targets[0, 1] + targets[1, 0], targets[1, 1]])
@@ -324,6 +324,20 @@ def test_a_schedule_changes_once_after_its_rounds():
     assert [damping(nested, client(round)) for round in range(6)] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
     traced = jax.jit(lambda round: damping(rule, client(round)))
     assert [float(traced(round)) for round in (2, 3)] == [0.3, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"first": 7.0}, r"first is 7\.0; expected a number in \(0, 1\]"),
+        ({"second": 0.0}, r"second is 0\.0; expected a number in \(0, 1\]"),
+        ({"after": "ten"}, "after is 'ten'; expected a whole number, 0 or above"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(parts, message):
+    given = {"first": "evenly", "second": 0.5, "after": 3} | parts
+    with pytest.raises(fedlap.ConfigError, match=f"fedlap.rho: then: {message}"):
+        parse_damping(given, "fedlap.rho")
 
 
 @pytest.mark.parametrize("rule", [fedlap.evenly, fedlap.by_share, fedlap.then(0.5, fedlap.evenly, after=7)], ids=repr)

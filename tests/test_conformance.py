@@ -217,6 +217,21 @@ def test_clients_that_are_not_drawn_keep_everything(name):
     assert len(idle) > 1, "the same client sat out in all rounds; take another seed"
 
 
+@pytest.mark.parametrize("name", ["feddyn", "fedlap_cov", "fedlap_func"])
+def test_single_precision_is_single_throughout_and_sound(name):
+    """What networks are trained in; all other tests compute in double precision."""
+    with jax.enable_x64(False):
+        run = simulation(name, model=fedlap.mlp(hidden=(5,)), keep=True)
+        state = after(run, 1 if run.one_shot else 3)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((state.server, state.clients))]
+        assert all(np.isfinite(leaf).all() for leaf in leaves)
+        assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype(np.float32)}
+        if hasattr(state.server, "S"):
+            smallest = lambda tree: min(leaf.min() for leaf in jax.tree.leaves(tree))
+            assert smallest(state.server.S) >= np.float32(run.algorithm.delta)
+            assert smallest(state.clients.contribution.V) >= 0
+
+
 @everyone
 def test_the_server_line_holds_before_the_first_round(name):
     """Or clients that have not been drawn yet would pull w_g away from where it began; here that is not zero."""

@@ -1,6 +1,7 @@
 """The engines decide where clients run and nothing else: all of them give the same rounds, from the same seed."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
 from fedlap.layers import Activation, Dense, Dropout, Flatten
+from fedlap.memory import weigh
 from fedlap.models import Network
 from test_conformance import after, build, simulation
 
@@ -46,6 +48,45 @@ def test_the_engines_agree(name):
     wanted = states(name, "vectorised", rounds, participation=2)
     assert_same(states(name, "sequential", rounds, participation=2), wanted)
     assert_same(states(name, "loop", rounds, participation=2), wanted)
+
+
+def test_a_sample_of_the_memory_stands_for_all_of_it():
+    """In the mean over many draws, and exactly where there are no more points than in a sample."""
+    run = simulation("fedlap_func")
+    task, start, features = run.setup.task, run.init().start, run.setup.pool.memory.shape[1]
+    rng, size, draws = np.random.default_rng(0), parties.MEMORY_BATCH, 2000
+    inputs, w = jnp.asarray(rng.normal(size=(2 * size + 7, features))), start.like(jnp.asarray(rng.normal(size=6)))
+    labels = weigh(jnp.asarray(rng.uniform(size=len(inputs))), jax.nn.softmax(rng.normal(size=(len(inputs), 3))))
+    whole = parties._distil(task, inputs)(w, labels)
+    keys = jax.random.split(jax.random.key(0), draws)
+    sampled = np.asarray(jax.vmap(lambda key: parties._sampled_distil(task, inputs, key)(w, labels))(keys))
+    error = sampled.std() / draws**0.5
+    assert 0 < error < 0.01 * whole  # a wrong factor would show
+    assert abs(sampled.mean() - whole) < 4 * error
+    few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
+    assert parties._sampled_distil(task, few, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
+
+
+def test_each_use_of_a_step_has_its_own_key(monkeypatch):
+    """Dropout and noise: with one key for both, the noise on a layer told which of its inputs were dropped."""
+    keys = []
+
+    class Watched(Network):
+        def train(self, params, inputs, key):
+            keys.append(key)
+            return super().train(params, inputs, key)
+
+    monkeypatch.setattr(parties, "_noise", keys.append)
+    monkeypatch.setattr(parties, "_sampled_distil", lambda task, inputs, key: keys.append(key))
+    run = simulation("pvi", model=Watched(MODELS["dropout"].layers))
+    state, setup = run.init(), run.setup
+    keys.clear()
+    shard, nothing = jax.tree.map(lambda leaf: leaf[0], setup.shards), parties.Batches(None, None)
+    moment = parties.Moment(state.round, state.start, setup.key)
+    _, minimiser = parties.client(setup.task, 3, setup.pool, shard, moment, None, None, nothing)
+    minimiser.minibatch(jnp.arange(2), 0).loss(state.start)
+    bits = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}
+    assert len(bits) == len(keys) == 4  # of the round's noise; of a step: memory, noise, dropout
 
 
 @pytest.mark.parametrize("model", MODELS)

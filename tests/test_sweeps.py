@@ -11,6 +11,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -95,6 +97,14 @@ def test_a_digest_changes_with_whatever_changes_a_result():
     others = [replace(first, held_out=0.0), make().search()[1], make().search()[2], make(table).search()[0]]
     assert len({first.digest, *(cell.digest for cell in others)}) == 5
     assert cells.make("another name", TABLE).search()[0].digest == first.digest
+
+
+def test_a_revision_makes_all_of_it_new_runs(monkeypatch):
+    """A sweep cannot see that an equation changed; its author can say so."""
+    digests = lambda: {(cell.algorithm, cell.digest) for cell in make().final()}
+    before = digests()
+    monkeypatch.setattr(fedlap.FedLap, "revision", 2)
+    assert {name for name, _ in before & digests()} == {"fedavg"}
 
 
 @pytest.fixture(scope="module")
@@ -476,6 +486,20 @@ def test_cores_are_dealt_to_processes(mine, workers, dealt):
 def test_a_process_that_is_alone_has_all_cores(monkeypatch):
     monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
     assert list(processes.on_processes(1, cores_seen, ["a run"])) == [cores()]
+
+
+def large_sum(item, tell):
+    return jax.jit(jnp.sum)(jax.random.normal(jax.random.key(0), (4_000_000,), jnp.float32)).item()
+
+
+def test_a_result_does_not_depend_on_how_many_cores_were_free(monkeypatch):
+    """In two parts the sum has other bits than in one."""
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
+    found = []
+    for some in (cores()[:1], cores()):
+        monkeypatch.setattr(processes, "cores", lambda some=some: some)
+        found += processes.on_processes(1, large_sum, ["a run"])
+    assert found[0] == found[1]
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):

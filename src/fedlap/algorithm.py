@@ -100,6 +100,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
     memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
     one_shot: ClassVar[bool] = False  # whether a second round would change nothing
+    revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
 
     @abstractmethod
     def init(self, s: Server, start: Vector) -> tuple[G, T]:

@@ -5,6 +5,7 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 """
 
 from .errors import ConfigError, unknown
+from .hyperparameters import check_value
 from .vector import pytree, static
 
 
@@ -39,6 +40,9 @@ class Then:
 
 def then(first, second, after=10):
     """`first` in rounds 1 … after, `second` from then on (the paper's CIFAR-10 setting)."""
+    check_value("then", "first", first, "damping")
+    check_value("then", "second", second, "damping")
+    check_value("then", "after", after, "whole")
     return Then(first, second, after)
 
 
@@ -64,7 +68,10 @@ def parse_damping(value, where):
         if set(value) != {"first", "second", "after"}:
             raise ConfigError(f"{where} is {value}; a schedule has exactly the keys first, second and after")
         first, second = (parse_damping(value[key], f"{where}.{key}") for key in ("first", "second"))
-        return then(first, second, after=value["after"])
+        try:
+            return then(first, second, after=value["after"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
     return value
 
 

@@ -34,10 +34,13 @@ def hyperparameters(cls):
 def check(thing):
     """Raise a ConfigError that names the first hyper-parameter outside its domain."""
     for field in dataclasses.fields(thing):
-        expected, holds = DOMAINS[field.metadata["domain"]]
-        value = getattr(thing, field.name)
-        if not holds(value):
-            raise ConfigError(f"{type(thing).__name__}: {field.name} is {value!r}; expected {expected}")
+        check_value(type(thing).__name__, field.name, getattr(thing, field.name), field.metadata["domain"])
+
+
+def check_value(owner, name, value, domain):
+    expected, holds = DOMAINS[domain]
+    if not holds(value):
+        raise ConfigError(f"{owner}: {name} is {value!r}; expected {expected}")
 
 
 def _is_number(x):

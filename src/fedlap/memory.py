@@ -31,12 +31,11 @@ def weigh(mass, probabilities):
 class Memory:
     """M points, and which of them are whose.
 
-    A client sees its own row of `mine` and `weights`, the server all of them, stacked.
+    A client sees its own row of `mine`, the server all of them, stacked.
     """
 
     inputs: object  # [M, ...]
     mine: object  # [m] places in `inputs`
-    weights: object  # [m] N_kc / M_kc, zero where a client has fewer than m points
 
     def place(self, labels):
         """Labels of the points of `mine` as labels of all M points, zero elsewhere."""

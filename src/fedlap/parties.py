@@ -16,6 +16,9 @@ from .vector import Vector
 # Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
 # minibatch does. At w_g the gradients of all points but the client's own are zero, and so is their noise.
 MEMORY_BATCH = 32
+# Uses of a step's key beside the memory's, which draws from the key itself: with one key for all, PVI's noise and the
+# network's dropout were the same bits. Far from zero, because a key that is split gives those of 0, 1, 2 ….
+DROPOUT, NOISE = 1_000_001, 1_000_002
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Shard(NamedTuple):
     share: Any
     number: Any  # of its name, for its random stream
     mine: Any  # [m] places in the memory
-    weights: Any  # [m]
+    weights: Any  # [m] N_kc / M_kc, zero where a client has fewer than m points
 
 
 class Batches(NamedTuple):
@@ -79,15 +82,16 @@ class Minimiser:
 
 def client(task, count, pool, shard, moment, solver, state, batches):
     """Client k for one round, and the minimiser that will hold its solver's state."""
-    memory = Memory(pool.memory, shard.mine, shard.weights)
+    memory = Memory(pool.memory, shard.mine)
     key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
 
     def minibatch(rows, step):
         step_key = jax.random.fold_in(key, step)
+        dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
         return whole._replace(
-            loss=_loss(task, pool, rows, rows >= 0, shard.n, lambda w, x: task.model.train(w.tree, x, step_key)),
+            loss=_loss(task, pool, rows, rows >= 0, shard.n, lambda w, x: task.model.train(w.tree, x, dropout)),
             distil=_sampled_distil(task, pool.memory, step_key),
-            noise=_noise(step_key),
+            noise=_noise(noise),
         )
 
     def curvature(kind, inputs, labels, rows, weights, n):
@@ -126,7 +130,7 @@ def client(task, count, pool, shard, moment, solver, state, batches):
 
 def server(task, count, pool, shards, zeros, classes, drawn, solver):
     """The server for one round."""
-    memory = Memory(pool.memory, shards.mine, shards.weights)
+    memory = Memory(pool.memory, shards.mine)
 
     def average(stacked, weights=None):
         weights = drawn if weights is None else drawn * weights

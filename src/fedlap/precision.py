@@ -1,7 +1,7 @@
 """Precision matrices as objects: an equation is written once and never asks which structure it has.
 
-All of them know `S @ w`, `S.solve(v)`, `S.logdet()`, addition and scaling; a number added to a precision is
-that multiple of the identity, so that `delta + V` is δI + V.
+All of them know `S @ w`, addition and scaling, and those with a dimension `S.solve(v)` and `S.logdet()`; a number
+added to one of these is that multiple of the identity, so that `delta + V` is δI + V.
 """
 
 import jax

@@ -129,6 +129,8 @@ class Simulation:
         }
         # A function shows its address, which is another one in the next process.
         words = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for name, thing in things.items()}
+        if self.algorithm.revision > 1:
+            words["algorithm"] += f", revision {self.algorithm.revision}"
         return {**words, "federation": self.federation.fingerprint()}
 
 
@@ -189,7 +191,7 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
         model: `logistic()`, `mlp(...)`, a Flax module, or anything with `init` and `apply`.
         rounds: how many communication rounds (a one-shot method takes one).
         checkpoint: a file to write after every round, atomically.
-        resume: continue from that file, to the same bits as a run that was never stopped.
+        resume: continue from that file, to the same bits as a run that was never stopped, on as many cores.
         solver: the clients' argmin: `adam(...)` by default, `lbfgs()`, `newton()`.
         seed: of everything random.
         participation: a fraction or a number of clients drawn in each round.

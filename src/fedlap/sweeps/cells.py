@@ -43,6 +43,9 @@ class Cell:
     def digest(self):
         """What makes two cells the same: everything that can change a result, and not the name of a file."""
         content = {**self.spec.as_dict(), "name": None, "held_out": self.held_out}
+        revision = ALGORITHMS[self.algorithm].revision
+        if revision > 1:
+            content["revision"] = revision
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -55,6 +55,9 @@ def _deal(cores, workers):
 def _begin(free, precise):
     _end_with_parent()
     jax.config.update("jax_enable_x64", precise)
+    # XLA adds up in as many parts as it has threads, so that a result would depend on how many cores were free. With
+    # one thread it does not, and several cores go to several clients: a run is the same alone, beside others, resumed.
+    os.environ["NPROC"] = "1"
     stay_on(free.get())
 
 
