@@ -104,13 +104,13 @@ class Display:
             self.left -= len(event.results)
             self.progress.advance(self.bar, len(event.results))
         self.progress.update(self.bar, now=self._now())
-        if not self.console.is_terminal and time.monotonic() - self.logged >= LOG_SECONDS:
-            self.logged = time.monotonic()
-            self._log()
-
-    def _log(self):
-        """One line for a log file, where a bar shows only in the end."""
         task = self.progress.tasks[self.bar]
+        if not self.console.is_terminal and task.total and time.monotonic() - self.logged >= LOG_SECONDS:
+            self.logged = time.monotonic()
+            self._log(task)
+
+    def _log(self, task):
+        """One line for a log file, where a bar shows only in the end."""
         words = f"{time.strftime('%H:%M:%S')} {task.description}: {task.completed} of {task.total} runs; {self._now()}"
         self.console.print(words, soft_wrap=True, highlight=False)
 
