@@ -9,6 +9,7 @@ import time
 
 import pytest
 import typer
+from rich.text import Text
 
 from fedlap.cli import app
 
@@ -152,3 +153,13 @@ def test_help_says_what_every_argument_is():
     found = list(parameters(typer.main.get_command(app)))
     assert "fedlap table number" in dict(found)
     assert [name for name, parameter in found if not parameter.help] == []
+
+
+def test_help_shows_what_it_says():
+    """A word in brackets is taken for markup, and lost, unless it is escaped."""
+    found = parameters(typer.main.get_command(app))
+    assert [
+        name
+        for name, parameter in found
+        if Text.from_markup(parameter.help).plain.count("[") != parameter.help.count("[")
+    ] == []

@@ -11,8 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -489,18 +487,18 @@ def test_a_process_that_is_alone_has_all_cores(monkeypatch):
     assert list(processes.on_processes(1, cores_seen, ["a run"])) == [cores()]
 
 
-def large_sum(item, tell):
-    return jax.jit(jnp.sum)(jax.random.normal(jax.random.key(0), (4_000_000,), jnp.float32)).item()
-
-
-def test_a_result_does_not_depend_on_how_many_cores_were_free(monkeypatch):
-    """In two parts the sum has other bits than in one."""
+def test_a_run_left_over_has_as_many_cores_as_beside_the_others(tmp_path, monkeypatch):
+    """Its last bits depend on how many it has."""
     monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
-    found = []
-    for some in (cores()[:1], cores()):
-        monkeypatch.setattr(processes, "cores", lambda some=some: some)
-        found += processes.on_processes(1, large_sum, ["a run"])
-    assert found[0] == found[1]
+    path = tmp_path / "x.jsonl"
+    table = {**NETWORK, "algorithms": {"fedavg": {}}, "train": {"rounds": 1, "seeds": [1, 2]}, "sweep": {}}
+    _, whole = run(cells.make("tiny", table), path)
+    path.write_text(whole[0].line())
+    _, left_over = run(cells.make("tiny", table), path)
+    assert left_over == [replace(whole[1], seconds=left_over[0].seconds)]
+    assert {result.cores for result in whole} == {max(len(cores()) // 2, 1)}
+    _, alone = run(cells.make("tiny", {**table, "train": {"rounds": 1, "seeds": [1]}}), tmp_path / "y.jsonl")
+    assert [result.cores for result in alone] == [len(cores())]
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):

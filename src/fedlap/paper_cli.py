@@ -13,7 +13,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger mode
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="A TOML file with a [sweep] section.")],
+    spec: Annotated[Path, typer.Argument(help="A TOML file with a \\[sweep] section.")],
     algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5.")

@@ -71,7 +71,7 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
             done = {cell.digest: cell for cell in cells if cell.digest in results}
             for cell in done.values():  # a process killed just after its last line leaves one
                 _checkpoint([cell], sweep.watch_train, folder).unlink(missing_ok=True)
-            workers, carry = _how(missing, data_dir, jobs)
+            workers, carry = _how(missing, data_dir, jobs, len(missing) + len(done))
             yield Planned(phase, missing, len(done), workers, later)
             for step in carry(missing, data_dir, sweep.watch_train, folder):
                 if isinstance(step, Finished):
@@ -94,14 +94,18 @@ def _checkpoint(cells, watch_train, folder):
     return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
 
 
-def _how(cells, data_dir, jobs):
-    """How many processes (0: all runs of a kind are one program in this one), and the function that runs them."""
+def _how(cells, data_dir, jobs, planned):
+    """How many processes (0: all runs of a kind are one program in this one), and the function that runs them.
+
+    `planned` is how many cells there are with those that have finished. XLA adds up in as many parts as it has cores,
+    so a run that is left over gets no more of them than beside the others: resumed, it comes to the same bits.
+    """
     if not cells or small(_simulation(cells[0], data_dir, False).size):
         return 0, _in_batches
     if jax.default_backend() != "cpu":
         return 1, _in_turn  # an accelerator is busy with one run, and two processes would fight for its memory
-    workers = min(jobs or len(cores()), len(cells))
-    return workers, partial(_at_once, workers)
+    shares = min(jobs or len(cores()), planned)
+    return min(shares, len(cells)), partial(_at_once, shares)
 
 
 def _data(cell, data_dir, watch_train):

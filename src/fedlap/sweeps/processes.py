@@ -17,7 +17,10 @@ LOOK_SECONDS = 0.5  # between two looks at what the processes are doing
 
 
 def on_processes(workers, work, items):
-    """For each item, in some order: what work(item, tell) tells while it runs, then what it returns."""
+    """For each item, in some order: what work(item, tell) tells while it runs, then what it returns.
+
+    Each of that many workers has its share of the cores, even if there are too few items to begin them all.
+    """
     context = multiprocessing.get_context("spawn")
     manager = SyncManager(ctx=context)
     manager.start(_end_with_parent)
@@ -55,9 +58,6 @@ def _deal(cores, workers):
 def _begin(free, precise):
     _end_with_parent()
     jax.config.update("jax_enable_x64", precise)
-    # XLA adds up in as many parts as it has threads, so that a result would depend on how many cores were free. With
-    # one thread it does not, and several cores go to several clients: a run is the same alone, beside others, resumed.
-    os.environ["NPROC"] = "1"
     stay_on(free.get())
 
 

@@ -12,6 +12,7 @@ import jax
 
 from .. import __version__
 from ..errors import DataError
+from ..processors import cores
 
 BEGINNING = b'{"cell":"'  # of every line
 DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
@@ -54,6 +55,7 @@ class Result:
     spec: dict
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
     precision: str = "float32"
+    cores: int | None = None  # that it had, which its last digits depend on; None in lines older than this
 
     @classmethod
     def of(cls, cell, curves, seconds, batch=1):
@@ -70,6 +72,7 @@ class Result:
             cell.spec.as_dict(),
             curves,
             precision(),
+            len(cores()),
         )
 
     def serves(self, watch_train):
