@@ -88,7 +88,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, victim, monkeypa
         patch.setattr(victim, crash)
         with pytest.raises(OSError, match="disk is full"):
             resume(path)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
     assert same_bits(resume(path).state, finish(run(), 3).state)
 
 

@@ -1,31 +1,21 @@
 """Named arrays and a few words about them in one file, replaced at once or not at all, and never a pickle."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
+
+from .atomic import replacing
 
 HEADER = "header"
 
 
 def write(path, header, arrays):
-    """Write to a neighbour, force it to disk, rename: a reader finds the old file or the new one, never half."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    unfinished = path.with_name(path.name + ".part")
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with replacing(path, mode=0o600) as file:
         np.savez(file, **{HEADER: words}, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-    if os.name == "posix":  # the new name, too, must survive a power cut
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read(path):

@@ -39,7 +39,7 @@ def run(
     data_dir: DataDir = None,
 ):
     """Train, show the progress, print the table, and write a results folder."""
-    from . import experiment, spec
+    from . import atomic, experiment, spec
     from .display import Display
     from .errors import ConfigError
     from .report import curves, markdown, summarise
@@ -60,7 +60,7 @@ def run(
             display.show(step)
         runs = display.runs
     rows = summarise(runs, train.target_accuracy)
-    experiment.write(folder / "table.md", markdown(rows, train.target_accuracy))
+    atomic.write(folder / "table.md", markdown(rows, train.target_accuracy))
     curves(runs, f"{wanted.name}: mean and spread over {len(train.seeds)} seeds", folder / "curves.png")
     display.table(rows, train.target_accuracy)
 

@@ -6,13 +6,12 @@ checkpoints/           the state of every run after its last finished round
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from . import __version__, spec
+from . import __version__, atomic, spec
 from .errors import DataError
 from .simulation import Simulation, histories
 
@@ -38,7 +37,7 @@ def begin(experiment, folder):
     if (folder / "configuration.json").exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "configuration.json", json.dumps({"fedlap": __version__, **experiment.as_dict()}, indent=2))
+    atomic.write(folder / "configuration.json", json.dumps({"fedlap": __version__, **experiment.as_dict()}, indent=2))
 
 
 def reopen(folder):
@@ -95,11 +94,4 @@ def _record(folder, runs):
         for run in runs
         for number, (a, n, s) in enumerate(zip(run.accuracy, run.nll, run.seconds, strict=True), start=1)
     ]
-    write(folder / "rounds.jsonl", "\n".join(lines) + "\n")
-
-
-def write(path, text):
-    """Replace a file at once or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(text)
-    os.replace(unfinished, path)
+    atomic.write(folder / "rounds.jsonl", "\n".join(lines) + "\n")

@@ -123,6 +123,7 @@ def run(
 
 def save(study, outcome, folder):
     """The model, its card and its history."""
+    from . import atomic
     from .study import encoding, fitted
     from .study.messages import digest, pack
 
@@ -138,7 +139,7 @@ def save(study, outcome, folder):
     }
     precision = getattr(outcome.server, "S", None)
     fitted.save(folder, study, pooled, outcome.server.w, precision, card)
-    (folder / "history.json").write_text(json.dumps(history, indent=2) + "\n")
+    atomic.write(folder / "history.json", json.dumps(history, indent=2) + "\n")
     return folder
 
 

@@ -129,8 +129,8 @@ def _carry_out(sweep, file, data_dir, jobs, quick=None):
 def _show(paper, number, row, output):
     from rich.console import Console
 
+    from . import atomic
     from .errors import DataError
-    from .experiment import write as write_file
     from .paper import write
     from .paper.tables import entries
 
@@ -142,7 +142,7 @@ def _show(paper, number, row, output):
     stem = _folder(output) / (f"table-{number}" if row is None else f"{row}-table-{number}")
     written = {".md": write.markdown(found, number), ".csv": write.as_csv(found, number)}
     for ending, text in written.items():
-        write_file(Path(f"{stem}{ending}"), text)
+        atomic.write(Path(f"{stem}{ending}"), text)
     if any(entry.published for entry in found):  # otherwise there is nothing to draw ours against
         written[".png"] = write.picture(found, number, Path(f"{stem}.png"))
     console = Console(highlight=False)

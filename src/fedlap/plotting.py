@@ -1,9 +1,10 @@
 """Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
 
-import os
 from typing import NamedTuple
 
 import numpy as np
+
+from .atomic import replacing
 
 
 class Line(NamedTuple):
@@ -46,10 +47,9 @@ def pyplot():
 
 
 def save(figure, path):
-    """As a PNG, at once or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    figure.savefig(unfinished, dpi=130, format="png")
-    os.replace(unfinished, path)
+    """As a PNG."""
+    with replacing(path) as file:
+        figure.savefig(file, dpi=130, format="png")
     pyplot().close(figure)
     return path
 

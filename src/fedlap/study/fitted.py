@@ -5,7 +5,6 @@ The card carries the study itself, so that a model can check and encode new pati
 
 import hashlib
 import json
-import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import atomic
 from ..curvature import GaussNewton
 from ..errors import ConfigError, DataError, FedlapError
 from ..evaluate import predict
@@ -90,8 +90,8 @@ def save(folder, study, pooled, weights, precision=None, card=None) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # The card last: it names the hash of the arrays, so a card without its own arrays is found out.
-    _replace(folder / ARRAYS, content)
-    _replace(folder / CARD, (json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    atomic.write(folder / ARRAYS, content)
+    atomic.write(folder / CARD, json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
     return folder
 
 
@@ -187,15 +187,6 @@ def _named(prefix, tree):
 def _shapes(prefix, like):
     leaves = jax.tree_util.tree_leaves_with_path(like)
     return {prefix + jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
-
-
-def _replace(path, content):
-    unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
 
 
 def _safetensors():

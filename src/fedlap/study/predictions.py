@@ -1,8 +1,10 @@
 """Probabilities as a table: one line for each row of the patients' file, found again by its number."""
 
 import csv
-import os
+import io
 from pathlib import Path
+
+from .. import atomic
 
 
 def write(path, classes, checked, probabilities):
@@ -12,9 +14,8 @@ def write(path, classes, checked, probabilities):
     for row, values in zip(checked.row_numbers.tolist(), probabilities.tolist(), strict=True):
         lines[row] = [f"{value:.6f}" for value in values]
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", *(f"probability_{name}" for name in classes)])
-        writer.writerows([row, *lines[row]] for row in sorted(lines))
-    os.replace(unfinished, path)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", *(f"probability_{name}" for name in classes)])
+    writer.writerows([row, *lines[row]] for row in sorted(lines))
+    atomic.write(path, text.getvalue())

@@ -1,0 +1,33 @@
+"""A file is replaced at once or not at all: a reader finds the old one or the new one, never half."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path, mode=0o666):
+    """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes."""
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name, too, must survive a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write(path, content):
+    """Text or bytes as a whole file."""
+    with replacing(path) as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
