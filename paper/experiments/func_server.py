@@ -12,7 +12,6 @@ from fedlap.algorithm import algorithm
 from fedlap.algorithms.fedlap_func import Labelled
 from fedlap.data import fashion_mnist, homogeneous
 from fedlap.hyperparameters import hyper, hyperparameters
-from fedlap.quadratic import linear, square
 
 
 @algorithm
@@ -28,17 +27,24 @@ class ClientOnly(fedlap.FedLapFunc):
     """The server adds up as in FedLap."""
 
     def server_update(self, g, c, s):
-        return Labelled(c.v.sum(0), s.gather(c.y).mass)
+        m = c.v.sum(0)
+        return Labelled(m, m, s.gather(c.y).mass)
 
 
 @algorithm
 class FromGlobal(fedlap.FedLapFunc):
-    """The server starts from its last model, not from FedLap's sum."""
+    """The server starts from its last model."""
 
     def server_update(self, g, c, s):
-        v, y = c.v.sum(0), s.gather(c.y)
-        posterior = self.delta / 2 * square() - self.delta * linear(v)
-        return Labelled(s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w), y.mass)
+        return fedlap.FedLapFunc.server_update(self, g._replace(m=c.v.sum(0)), c, s)
+
+
+@algorithm
+class FromSum(fedlap.FedLapFunc):
+    """The server starts from FedLap's sum."""
+
+    def server_update(self, g, c, s):
+        return fedlap.FedLapFunc.server_update(self, Labelled(s.zeros, s.zeros, g.mass), c, s)
 
 
 @hyperparameters
@@ -63,6 +69,7 @@ def raw_pixels():
         "only the clients' terms": (ClientOnly(**func), 32, None),
         "server's Adam, all 5,000 steps": (fedlap.FedLapFunc(**func), 32, fedlap.descent(tolerance=0.0)),
         "server's Adam from its last model": (FromGlobal(**func), 32, None),
+        "server's Adam from FedLap's sum": (FromSum(**func), 32, None),
         "server's Adam at 1e-4": (fedlap.FedLapFunc(**func), 32, fedlap.descent(learning_rate=1e-4)),
         "server by L-BFGS": (fedlap.FedLapFunc(**func), 32, fedlap.lbfgs(steps=30)),
         "server by L-BFGS, tau 0.01": (fedlap.FedLapFunc(delta=1e-2, tau=0.01), 32, fedlap.lbfgs(steps=30)),

@@ -11,10 +11,11 @@ from ..vector import Vector
 
 
 class LabelledGaussian(NamedTuple):
-    """N(w, S⁻¹), and the total weight of each memory point: zero until its owner has spoken."""
+    """N(w, S⁻¹); m = S⁻¹Σ_k v_k, where FedLap-Cov would be; the weight of each memory point, as in FedLap-Func."""
 
     w: Vector
     S: Any
+    m: Vector
     mass: Any
 
 
@@ -41,10 +42,11 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
     memory: int = hyper("whole", static=True, default=1)
+    revision = 2  # 1 began the server's argmin at m
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
-        g = LabelledGaussian(s.zeros, self.delta + nothing, s.gather(s.unlabelled).mass)
+        g = LabelledGaussian(s.zeros, self.delta + nothing, s.zeros, s.gather(s.unlabelled).mass)
         return g, LabelledSite(s.zeros, nothing, s.unlabelled)
 
     def client_update(self, g, t, k):
@@ -64,6 +66,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
 
     def server_update(self, g, c, s):
         v, S, y = c.v.sum(0), self.delta + c.V.sum(0), s.gather(c.y)
-        posterior = square(S) / 2 - linear(v)
-        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), S.solve(v))
-        return LabelledGaussian(w, S, y.mass)
+        m = S.solve(v)
+        posterior = square(S, around=m) / 2
+        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
+        return LabelledGaussian(w, S, m, y.mass)

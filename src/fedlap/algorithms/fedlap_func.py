@@ -11,9 +11,10 @@ from ..vector import Vector
 
 
 class Labelled(NamedTuple):
-    """w_g, and the total weight of each memory point: zero until its owner has spoken."""
+    """w_g; m = Σ_k v_k, where FedLap would be; the weight of each memory point, zero until its owner has spoken."""
 
     w: Vector
+    m: Vector
     mass: Any
 
 
@@ -36,9 +37,10 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
     tau: float = hyper("nonnegative", default=1.0)
     rho: object = hyper("damping", default=by_share)
     memory: int = hyper("whole", static=True, default=1)
+    revision = 2  # 1 began the server's argmin at m
 
     def init(self, s, start):
-        return Labelled(s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
+        return Labelled(s.zeros, s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
 
     def client_update(self, g, t, k):
         cavity = fold(self.delta * linear(t.v) + self.delta / 2 * square(around=g.w))
@@ -52,6 +54,8 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
         return t
 
     def server_update(self, g, c, s):
-        v, y = c.v.sum(0), s.gather(c.y)
-        posterior = self.delta / 2 * square() - self.delta * linear(v)
-        return Labelled(s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), v), y.mass)
+        m, y = c.v.sum(0), s.gather(c.y)
+        posterior = self.delta / 2 * square(around=m)
+        # From FedLap's step, w_g + Σ_k ρ (w_k − w_g). Part of the model is in the labels, so m alone may be a poor one.
+        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
+        return Labelled(w, m, y.mass)

@@ -53,7 +53,8 @@ class Adam:
 class Descent:
     """Adam on the whole objective, for at most `steps`, stopped when a hundred more gain next to nothing.
 
-    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start; 0 means all steps.
+    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start; 0 means all steps. If the
+    last hundred lost something, they are taken back.
     """
 
     steps: int = hyper("whole", static=True, default=5000)
@@ -61,30 +62,28 @@ class Descent:
     tolerance: float = hyper("nonnegative", default=1e-3)
 
     def solve(self, function, start):
-        optimiser = optax.adam(self.learning_rate)
-        value_and_gradient = jax.value_and_grad(function)
-        block = 100
+        optimiser, gradient = optax.adam(self.learning_rate), jax.grad(function)
+        block, first = 100, function(start)
 
         def step(_, carry):
-            variable, moments, value = carry
-            value, gradient = value_and_gradient(variable)
-            update, moments = optimiser.update(gradient, moments)
-            return optax.apply_updates(variable, update), moments, value
+            variable, moments = carry
+            update, moments = optimiser.update(gradient(variable), moments)
+            return optax.apply_updates(variable, update), moments
 
         def unconverged(carry):
-            done, _, _, value, before, first = carry
-            gains = before - value > self.tolerance * (first - value)
+            done, _, (now, _), (before, _) = carry
+            gains = before - now > self.tolerance * (first - now)
             return (done < self.steps) & (gains | (self.tolerance == 0))
 
         def advance(carry):
-            done, variable, moments, value, _, first = carry
+            done, moments, (value, variable), _ = carry
             todo = jnp.minimum(block, self.steps - done)
-            variable, moments, after = jax.lax.fori_loop(0, todo, step, (variable, moments, value))
-            return done + todo, variable, moments, after, value, first
+            further, moments = jax.lax.fori_loop(0, todo, step, (variable, moments))
+            return done + todo, moments, (function(further), further), (value, variable)
 
-        first = function(start)
-        carry = (0, start, optimiser.init(start), first, first + jnp.ones_like(first), first)
-        return jax.lax.while_loop(unconverged, advance, carry)[1]
+        begun = (0, optimiser.init(start), (first, start), (jnp.full_like(first, jnp.inf), start))
+        _, _, (now, last), (before, previous) = jax.lax.while_loop(unconverged, advance, begun)
+        return jax.tree.map(lambda new, old: jnp.where(now <= before, new, old), last, previous)
 
 
 adam = Adam
