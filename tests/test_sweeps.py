@@ -97,19 +97,26 @@ def test_a_digest_changes_with_whatever_changes_a_result():
     assert cells.make("another name", TABLE).search()[0].digest == first.digest
 
 
-def test_a_revision_makes_all_of_it_new_runs(monkeypatch):
-    """A sweep cannot see that an equation changed; its author can say so."""
-    digests = lambda: {(cell.algorithm, cell.digest) for cell in make().final()}
-    before = digests()
-    monkeypatch.setattr(fedlap.FedLap, "revision", 2)
-    assert {name for name, _ in before & digests()} == {"fedavg"}
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "tiny.jsonl"
     events, done = run(make(), path)
     return path, events, done
+
+
+def test_a_new_revision_runs_anew_and_what_ran_before_is_shown_until_then(tmp_path, monkeypatch):
+    """A sweep cannot see that an equation changed; its author can say so."""
+    path = tmp_path / "x.jsonl"
+    methods = {"fedavg": {}, "fedlap": {"delta": 1.0}}
+    table = {**TABLE, "algorithms": methods, "train": {"rounds": 2, "seeds": [1]}, "sweep": {"validation": 0}}
+    sweep = cells.make("tiny", table)
+    run(sweep, path)
+    monkeypatch.setattr(fedlap.FedLap, "revision", 2)
+    shown = lambda: {each.algorithm: (each.revision, each.current) for each in sweep.select(results.load(path))}
+    assert shown() == {"fedavg": (1, True), "fedlap": (1, False)}
+    _, again = run(sweep, path)
+    assert [result.algorithm for result in again] == ["fedlap"] and run(sweep, path)[1] == []
+    assert shown() == {"fedavg": (1, True), "fedlap": (2, True)}
 
 
 def test_a_batch_gives_what_single_runs_give(finished):
@@ -395,7 +402,7 @@ def test_one_writer_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda line: 7, "expected an object of algorithm, batch, cell, curves"),
+        (lambda line: 7, "expected an object of algorithm, batch, cell, cores, curves"),
         (lambda line: {"cell": line["cell"]}, "expected an object of"),
         (lambda line: line | {"colour": "red"}, "expected an object of"),
         (lambda line: line | {"curves": {"validation": {"accuracy": [], "nll": []}}}, "no curve on the test set"),

@@ -44,7 +44,8 @@ NEAREST = (
 
 SECONDS = (
     "Seconds are wall time, the mean over seeds. Where many runs were one compiled program (*at once*), they are a "
-    "run's share of it, compilation included, and say more of their number than of the method."
+    "run's share of it, compilation included, and say more of their number than of the method. A method with an "
+    "earlier *revision* ran before it was changed, and has not run again."
 )
 
 
@@ -140,7 +141,8 @@ def settings(entries):
                 seconds = sum(run.seconds for run in runs) / len(runs)
                 shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
                 shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""
-                body.append([row.title, title, on, setting, of, len(runs), shown, minutes])
+                name = title if all(run.current for run in runs) else f"{title} (revision {runs[0].revision})"
+                body.append([row.title, name, on, setting, of, len(runs), shown, minutes])
     return _grid(head, body)
 
 

@@ -90,7 +90,7 @@ def _missing(cells, results):
 
 def _checkpoint(cells, watch_train, folder):
     """A file for these runs under way. All that decides whether it fits is in its name: one that is found fits."""
-    words = " ".join([precision(), str(watch_train), *(cell.digest for cell in cells)])
+    words = " ".join([precision(), str(watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)])
     return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
 
 

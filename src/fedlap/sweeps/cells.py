@@ -41,12 +41,13 @@ class Cell:
 
     @property
     def digest(self):
-        """What makes two cells the same: everything that can change a result, and not the name of a file."""
+        """What makes two cells the same: all of a spec that can change a result, and not the name of a file."""
         content = {**self.spec.as_dict(), "name": None, "held_out": self.held_out}
-        revision = ALGORITHMS[self.algorithm].revision
-        if revision > 1:
-            content["revision"] = revision
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def revision(self):
+        return ALGORITHMS[self.algorithm].revision
 
     @property
     def rounds(self):

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 
 from .. import __version__
+from ..algorithms import ALGORITHMS
 from ..errors import DataError
 from ..processors import cores
 
@@ -56,6 +57,7 @@ class Result:
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
     precision: str = "float32"
     cores: int | None = None  # that it had, which its last digits depend on; None in lines older than this
+    revision: int = 1  # of the algorithm
 
     @classmethod
     def of(cls, cell, curves, seconds, batch=1):
@@ -73,11 +75,17 @@ class Result:
             curves,
             precision(),
             len(cores()),
+            cell.revision,
         )
 
     def serves(self, watch_train):
-        """Whether it may stand for a run made here and now; a digest knows of neither of these."""
-        return self.precision == precision() and (not watch_train or "train" in self.curves)
+        """Whether it may stand for a run made here and now; a digest knows of none of these."""
+        return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
+
+    @property
+    def current(self):
+        """Whether the algorithm is still the same; tables show what ran before until it has run again."""
+        return self.algorithm in ALGORITHMS and self.revision == ALGORITHMS[self.algorithm].revision
 
     def line(self):
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
