@@ -30,6 +30,7 @@ from conftest import (
 from fedlap import parties, quadratic
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.round import server_round
+from fedlap.hyperparameters import hyperparameters
 from fedlap.layers import Dense, Flatten
 from fedlap.models import Network
 from fedlap.precision import Diagonal, Full
@@ -345,6 +346,24 @@ def test_fedlap_cov_func_without_curvature_is_fedlap_func():
     assert_same(weights(both), weights(func), 1e-12)
     assert_same(flat(both[-1].clients.site.v), delta * flat(func[-1].clients.site.v), 1e-12)
     assert_same(both[-1].clients.site.y.targets, func[-1].clients.site.y.targets, 1e-12)
+
+
+@hyperparameters
+class Beyond:
+    """A server's argmin that ends at a given distance from its start."""
+
+    def solve(self, function, start):
+        return start + 1.0
+
+
+@pytest.mark.parametrize("method", [fedlap.FedLapFunc, fedlap.FedLapCovFunc])
+def test_the_servers_argmin_begins_a_step_of_fedlap_from_its_last_model(method):
+    """What lies between w_g and the mean of the Gaussian sites is kept from round to round."""
+    _, (_, *states) = trajectory(method(delta=1.5, rho=0.3), federation(4, overlap=True), 3, server_solver=Beyond())
+    for steps, state in enumerate(states, start=1):
+        v, S = state.clients.site.v.sum(0), getattr(state.server, "S", None)
+        mean = flat(v if S is None else S.solve(v))
+        assert_same(flat(state.server.w), mean + steps, 1e-12)
 
 
 def test_with_all_data_in_memory_the_first_round_is_exact():

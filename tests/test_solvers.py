@@ -177,6 +177,14 @@ def test_descent_without_a_tolerance_takes_all_its_steps():
     assert np.abs(found().flat - all_of_them).max() > 1e-4
 
 
+def test_descent_takes_back_steps_that_lost():
+    """A rate of 10 goes far past a minimiser at a distance of 0.001, and is not as near again after a hundred steps."""
+    start, far = Vector(jnp.full(3, 1.001)), {"steps": 100, "learning_rate": 10.0}
+    solve = solving(lambda v: (v - 1) @ (v - 1))
+    np.testing.assert_array_equal(solve(fedlap.descent(**far), start).flat, start.flat)
+    assert np.abs(solve(fedlap.descent(**far, tolerance=0.0), start).flat - 1).min() > 0.01
+
+
 def test_descent_leaves_a_minimiser_alone():
     found = solving(lambda v: (v - 1) @ (v - 1))(fedlap.descent(), ones())
     np.testing.assert_array_equal(found.flat, 1)

@@ -53,8 +53,8 @@ class Adam:
 class Descent:
     """Adam on the whole objective, for at most `steps`, stopped when a hundred more gain next to nothing.
 
-    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start; 0 means all steps. If the
-    last hundred lost something, they are taken back.
+    "Next to nothing" is the fraction `tolerance` of all that has been gained since the start. If the last hundred lost
+    something, they are taken back. With a tolerance of 0 all steps are taken, and kept.
     """
 
     steps: int = hyper("whole", static=True, default=5000)
@@ -83,7 +83,8 @@ class Descent:
 
         begun = (0, optimiser.init(start), (first, start), (jnp.full_like(first, jnp.inf), start))
         _, _, (now, last), (before, previous) = jax.lax.while_loop(unconverged, advance, begun)
-        return jax.tree.map(lambda new, old: jnp.where(now <= before, new, old), last, previous)
+        kept = (now <= before) | (self.tolerance == 0)
+        return jax.tree.map(lambda new, old: jnp.where(kept, new, old), last, previous)
 
 
 adam = Adam
