@@ -39,14 +39,6 @@ class FromGlobal(fedlap.FedLapFunc):
         return fedlap.FedLapFunc.server_update(self, g._replace(m=c.v.sum(0)), c, s)
 
 
-@algorithm
-class FromSum(fedlap.FedLapFunc):
-    """The server starts from FedLap's sum."""
-
-    def server_update(self, g, c, s):
-        return fedlap.FedLapFunc.server_update(self, Labelled(s.zeros, s.zeros, g.mass), c, s)
-
-
 @hyperparameters
 class GradientDescent:
     """Without Adam's steps of one size for all weights."""
@@ -69,7 +61,6 @@ def raw_pixels():
         "only the clients' terms": (ClientOnly(**func), 32, None),
         "server's Adam, all 5,000 steps": (fedlap.FedLapFunc(**func), 32, fedlap.descent(tolerance=0.0)),
         "server's Adam from its last model": (FromGlobal(**func), 32, None),
-        "server's Adam from FedLap's sum": (FromSum(**func), 32, None),
         "server's Adam at 1e-4": (fedlap.FedLapFunc(**func), 32, fedlap.descent(learning_rate=1e-4)),
         "server by L-BFGS": (fedlap.FedLapFunc(**func), 32, fedlap.lbfgs(steps=30)),
         "server by L-BFGS, tau 0.01": (fedlap.FedLapFunc(delta=1e-2, tau=0.01), 32, fedlap.lbfgs(steps=30)),
