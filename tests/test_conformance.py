@@ -13,10 +13,11 @@ import pytest
 import fedlap
 from conftest import THREE, Shape, federation, flat, same_bits
 from fedlap.algorithms import ALGORITHMS
-from fedlap.engines.sequential import run_server
+from fedlap.engines.sequential import run_client, run_server
 from fedlap.layers import Dense, Flatten
 from fedlap.likelihood import Categorical
 from fedlap.models import Network
+from fedlap.parties import Moment
 from fedlap.simulation import histories
 
 HYPER = {
@@ -241,6 +242,24 @@ def test_the_server_line_holds_before_the_first_round(name):
     after = run_server(run.setup, before, nobody_moved, np.ones(3))
     np.testing.assert_allclose(flat(after.w), flat(before.w), atol=1e-15)
     assert np.array_equal(flat(before.w), flat(state.start)) == (name in ("fedavg", "fedprox", "fedadmm", "feddyn"))
+
+
+@everyone
+def test_clients_are_told_nothing_that_they_do_not_read(name):
+    """What only the server's line needs would double the bytes of every round for nothing. All evaluate w."""
+    run = simulation(name, engine="sequential")
+    state = after(run, 1)
+    told, mine = run.algorithm.broadcast(state.server), jax.tree.map(lambda leaf: leaf[0], run.plan(1).batches)
+    moment = Moment(1, state.server.w, run.setup.key)
+    result = lambda told: run_client(run.setup, told, state.clients[0], 0, mine, moment)
+    leaves, structure = jax.tree.flatten_with_path(told)
+    undisturbed = result(told)
+    for i, (path, leaf) in enumerate(leaves):
+        if path[0].name != "w":
+            others = [other for _, other in leaves]
+            others[i] = 1.5 * leaf + 0.1
+            changed = result(jax.tree.unflatten(structure, others))
+            assert not same_bits(changed, undisturbed), f"no client reads {jax.tree_util.keystr(path)}"
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])

@@ -57,6 +57,21 @@ def test_a_site_sends_as_many_numbers_as_the_paper_says(name, numbers, tmp_path)
     assert not site.audit_log.exists()
 
 
+@pytest.mark.parametrize("name, numbers", [("fedavg", 1), ("feddyn", 1), ("fedlap_cov", 2), ("bcm", 1)])
+def test_a_site_receives_what_it_reads(name, numbers, tmp_path):
+    """FedDyn's history and the committee's precision are the server's own."""
+    received = {}
+
+    def note(request, member, data):
+        received[request.kind] = sum(array.size for array in request.arrays.values())
+        return data
+
+    terms = sites.make_terms(sites.make_algorithm(name))
+    sites.make_coordinator(terms, tmp_path, sites.Loopback(terms, tmp_path, note)).run()
+    weights = sites.FEATURES * sites.CLASSES
+    assert (received["train"], received["finish"]) == (numbers * weights, numbers * weights)
+
+
 def test_fedlap_func_sends_its_weights_and_its_soft_labels(tmp_path):
     terms = sites.make_terms(sites.make_algorithm("fedlap_func"))
     steps = sites.Loopback(terms, tmp_path).site("birch").explain()

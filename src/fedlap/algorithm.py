@@ -5,7 +5,7 @@
     server_update   q_g ← p_0 + Σ_k t_k                       on the server
 
 ADMM's dual variable and Bayes' site are the same slot, t. Between the lines stands `contribution`: the term of
-client k in the server's sum, which is exactly what leaves the client.
+client k in the server's sum, which is exactly what leaves the client; `broadcast` is what leaves the server.
 
 How to read an algorithm: the letter before the dot is the paper's subscript, the letter after it the paper's
 symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n` is N_k.
@@ -19,7 +19,7 @@ from .hyperparameters import hyperparameters
 from .memory import SoftLabels
 from .vector import Vector
 
-G = TypeVar("G")  # global: what the server knows and broadcasts
+G = TypeVar("G")  # global: what the server knows
 T = TypeVar("T")  # site, or dual: what a client remembers between rounds
 Q = TypeVar("Q")  # local: what a client has just fitted
 C = TypeVar("C")  # contribution: what a client sends, its term under the server's Σ_k
@@ -96,7 +96,7 @@ class Server(NamedTuple):
 
 
 class Algorithm(ABC, Generic[G, T, Q, C]):
-    """Subclasses are final: hyper-parameters and these five pure methods, nothing else."""
+    """Subclasses are final: hyper-parameters and these six pure methods, nothing else."""
 
     memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
     one_shot: ClassVar[bool] = False  # whether a second round would change nothing
@@ -108,6 +108,10 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
         Bayes begins at the prior, whose mean is zero; methods without one at `start`, the network's own weights.
         """
+
+    def broadcast(self, g: G) -> G:
+        """g as clients see it, with None for what only the server's line reads."""
+        return g
 
     @abstractmethod
     def client_update(self, g: G, t: T, k: Client) -> Q: ...

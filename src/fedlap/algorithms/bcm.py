@@ -21,6 +21,9 @@ class BCM(Algorithm[Gaussian, Site, Gaussian, Site]):
         nothing = 0.0 * s.identity(self.covariance)
         return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
 
+    def broadcast(self, g):
+        return g._replace(S=None)
+
     def client_update(self, g, t, k):
         prior = self.delta / 2 * square()
         w = k.argmin(lambda w, k: k.loss(w) + prior(w), k.start)

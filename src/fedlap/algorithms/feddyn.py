@@ -29,6 +29,9 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
     def init(self, s, start):
         return Remembered(start, s.zeros), Dual(s.zeros)
 
+    def broadcast(self, g):
+        return g._replace(h=None)
+
     def step(self, k):
         return self.alpha / (k.share * k.count)
 

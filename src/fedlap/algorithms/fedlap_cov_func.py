@@ -49,6 +49,9 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
         g = LabelledGaussian(s.zeros, self.delta + nothing, s.zeros, s.gather(s.unlabelled).mass)
         return g, LabelledSite(s.zeros, nothing, s.unlabelled)
 
+    def broadcast(self, g):
+        return g._replace(m=None)
+
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
         y = k.everyone(g.w, g.mass) - k.own(t.y)

@@ -42,6 +42,9 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
     def init(self, s, start):
         return Labelled(s.zeros, s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
 
+    def broadcast(self, g):
+        return g._replace(m=None)
+
     def client_update(self, g, t, k):
         cavity = fold(self.delta * linear(t.v) + self.delta / 2 * square(around=g.w))
         y = k.everyone(g.w, g.mass) - k.own(t.y)

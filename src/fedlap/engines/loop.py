@@ -15,12 +15,12 @@ __all__ = ["advance", "prepare"]
 
 def advance(setup, state, drawn, batches):
     with jax.disable_jit():
-        moment = Moment(state.round, state.start, setup.key)
+        moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
         clients = list(state.clients)
         for k in np.flatnonzero(drawn):
             shard, mine = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
             clients[k] = client_round(
-                setup.task, setup.count, setup.method, state.server, clients[k], setup.pool, shard, mine, moment
+                setup.task, setup.count, setup.method, told, clients[k], setup.pool, shard, mine, moment
             )
         contributions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(c.contribution for c in clients))
         server = server_round(

@@ -35,11 +35,11 @@ class Method(NamedTuple):
     server_solver: Any
 
 
-def client_round(task, count, method, server, client, pool, shard, batches, moment):
-    """Lines 1 and 2 on one client."""
+def client_round(task, count, method, told, client, pool, shard, batches, moment):
+    """Lines 1 and 2 on one client, which knows of the server's state what is broadcast."""
     k, minimiser = parties.client(task, count, pool, shard, moment, method.solver, client.solver, batches)
-    q = method.algorithm.client_update(server, client.site, k)
-    t = method.algorithm.site_update(server, client.site, q, k)
+    q = method.algorithm.client_update(told, client.site, k)
+    t = method.algorithm.site_update(told, client.site, q, k)
     return ClientState(t, minimiser.state, method.algorithm.contribution(t, q, k))
 
 
@@ -59,7 +59,7 @@ def initial(task, count, classes, method, pool, shards, batches, key):
     g, t = method.algorithm.init(s, start)
     shard, mine = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
     k, minimiser = parties.client(task, count, pool, shard, parties.Moment(0, start, key), Still(), (), mine)
-    q = method.algorithm.client_update(g, t, k)
+    q = method.algorithm.client_update(method.algorithm.broadcast(g), t, k)
     contribution = method.algorithm.contribution(t, q, k)
     return State(0, g, start, ClientState(t, method.solver.init(minimiser.state), contribution))
 

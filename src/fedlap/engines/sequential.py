@@ -21,11 +21,11 @@ def prepare(state, count):
 
 
 def advance(setup, state, drawn, batches):
-    moment = Moment(state.round, state.start, setup.key)
+    moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
     def on_client(k):
         mine = jax.tree.map(lambda leaf: leaf[k], batches)
-        return run_client(setup, state.server, state.clients[k], k, mine, moment)
+        return run_client(setup, told, state.clients[k], k, mine, moment)
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     order = sorted(np.flatnonzero(drawn).tolist(), key=lambda k: -batches.steps[k])
@@ -37,9 +37,9 @@ def advance(setup, state, drawn, batches):
     return State(state.round + 1, server, server.w, clients)
 
 
-def run_client(setup, server, client, k, batches, moment):
+def run_client(setup, told, client, k, batches, moment):
     """Client k's part of a round. A real site calls this too, with nobody else's rows in its pool."""
-    fixed = (*setup.static, setup.method, server)
+    fixed = (*setup.static, setup.method, told)
     return jax.block_until_ready(_client(*fixed, client, setup.pool, setup.shards, k, batches, moment))
 
 
@@ -48,9 +48,9 @@ def run_server(setup, server, contributions, drawn):
     return _server(*setup.static, setup.method, server, contributions, setup.pool, setup.shards, np.float64(drawn))
 
 
-def _on_client(task, count, classes, method, server, client, pool, shards, k, batches, moment):
+def _on_client(task, count, classes, method, told, client, pool, shards, k, batches, moment):
     shard = jax.tree.map(lambda leaf: leaf[k], shards)
-    return client_round(task, count, method, server, client, pool, shard, batches, moment)
+    return client_round(task, count, method, told, client, pool, shard, batches, moment)
 
 
 def _on_server(task, count, classes, method, server, contributions, pool, shards, drawn):

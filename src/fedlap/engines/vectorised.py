@@ -21,11 +21,9 @@ def advance(setup, state, drawn, batches):
 
 
 def federated_round(task, count, classes, method, state, pool, shards, batches, drawn, key):
-    moment = Moment(state.round, state.start, key)
+    moment, told = Moment(state.round, state.start, key), method.algorithm.broadcast(state.server)
     on_clients = jax.vmap(
-        lambda client, shard, batches: client_round(
-            task, count, method, state.server, client, pool, shard, batches, moment
-        )
+        lambda client, shard, batches: client_round(task, count, method, told, client, pool, shard, batches, moment)
     )
     new = on_clients(state.clients, shards, batches)
     clients = jax.tree.map(partial(_choose, drawn), new, state.clients)

@@ -179,7 +179,7 @@ class Coordinator:
 
     def _round(self, round, header, server, contributions):
         began, members, accepted = time.perf_counter(), self.terms.members, header["accepted"]
-        arrays, like = pack(server), self.fixed.first.clients.contribution
+        arrays, like = self._broadcast(server), self.fixed.first.clients.contribution
         requests = {
             name: Request("train", self.terms.digest, header["run"], round, accepted[name], arrays) for name in members
         }
@@ -214,11 +214,14 @@ class Coordinator:
         return header, server, contributions
 
     def _finish(self, header, server):
-        run, accepted, arrays = header["run"], header["accepted"], pack(server)
+        run, accepted, arrays = header["run"], header["accepted"], self._broadcast(server)
         request = lambda name: Request("finish", self.terms.digest, run, header["round"], accepted[name], arrays)
         judge = lambda name, reply: (check(reply.arrays, {}, name), pooled_metrics([reply]))
         good, _ = self._ask("finish", {name: request(name) for name in self.terms.members}, judge)
         return {**header, "finished": True, "history": self._judged(header["history"], good)}
+
+    def _broadcast(self, server):
+        return pack(self.terms.algorithm.broadcast(server))
 
     def _judged(self, history, replies):
         """The history with the last model's metrics, which come with the answers to the next request."""

@@ -120,31 +120,34 @@ class Site:
 
     def _train(self, request, store):
         fixed, rows = self._fixed(request, store)
-        server = unpack(request.arrays, fixed.first.server, "the server's state")
+        told = self._told(request, fixed)
         saved = store.answer(request.round, request.digest)
         if saved is None:
-            self._compute(request, store, fixed, rows, server)
+            self._compute(request, store, fixed, rows, told)
             saved = store.answer(request.round, request.digest)
         header, arrays = saved
         client = unpack(arrays, fixed.first.clients, f"{store.folder}, round {request.round}")
         return header["facts"], pack(client.contribution)
 
-    def _compute(self, request, store, fixed, rows, server):
+    def _compute(self, request, store, fixed, rows, told):
         base = store.state(request.accepted, request.round)
         client = fixed.first.clients
         if base is not None:
             client = unpack(base, client, f"{store.folder}, round {request.accepted}")
         k, batches = fixed.batches(self.member, request.round)
-        start = fixed.first.start if request.round == 0 else server.w
+        start = fixed.first.start if request.round == 0 else told.w
         moment = Moment(request.round, start, fixed.setup.key)
-        client = ClientState(*run_client(fixed.setup, server, client, k, batches, moment))
-        facts = {"metrics": self._metrics(fixed, rows, server.w)}
+        client = ClientState(*run_client(fixed.setup, told, client, k, batches, moment))
+        facts = {"metrics": self._metrics(fixed, rows, told.w)}
         store.save(request.round, request.accepted, request.digest, {"facts": facts}, pack(client))
 
     def _finish(self, request, store):
         fixed, rows = self._fixed(request, store)
-        server = unpack(request.arrays, fixed.first.server, "the server's state")
-        return {"metrics": self._metrics(fixed, rows, server.w)}, {}
+        told = self._told(request, fixed)
+        return {"metrics": self._metrics(fixed, rows, told.w)}, {}
+
+    def _told(self, request, fixed):
+        return unpack(request.arrays, self.terms.algorithm.broadcast(fixed.first.server), "the server's state")
 
     def _metrics(self, fixed, rows, w):
         """Sums over the held-back rows, to be added over members; a model that has diverged has none."""
