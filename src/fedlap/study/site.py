@@ -3,7 +3,7 @@
 statistics   send row counts, sums and sums of squares
 points       (FedLap-Func only, with consent) send a few encoded inputs
 begin        receive the federation's means and sizes, and remember them
-train        receive the server's state, send this site's contribution, report on held-back rows
+train        receive what the server broadcasts, send this site's contribution, report on held-back rows
 finish       receive the final model, report on held-back rows
 """
 
