@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import sqlite3
 import ssl
+import stat
 import subprocess
 import sys
 import time
@@ -17,11 +20,11 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedlap.errors import DataError
-from fedlap.flower import demo, server, wire
+from fedlap.errors import ConfigError, DataError
+from fedlap.flower import demo, link, server, wire
 from fedlap.flower.gate import LARGEST
-from fedlap.flower.processes import Processes
-from fedlap.study import fitted, keys
+from fedlap.flower.processes import Processes, free_port
+from fedlap.study import example, fitted, keys, scaffold
 from fedlap.study.audit import verify
 from fedlap.study.messages import Reply, digest, pack
 from fedlap.study.store import read
@@ -135,6 +138,111 @@ def test_a_server_with_another_authority_is_refused(network, tmp_path):
     assert "it is not the server" in said
 
 
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A study whose server is on another host; nothing of it runs."""
+    return scaffold.new(tmp_path / "heart", example.study_text(address="fl.example.org:9443"))
+
+
+def test_the_servers_folder_is_closed_even_if_it_was_open(elsewhere):
+    folder = server.state_folder(elsewhere)
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    assert server.private_folder(elsewhere) == folder
+    assert mode(folder) == 0o700
+
+
+def test_what_the_database_has_deleted_is_in_no_file_of_it(tmp_path):
+    replies = lambda: {path.name for path in tmp_path.iterdir() if b"a member's reply" in path.read_bytes()}
+    database = tmp_path / "superlink.db"
+    connection = sqlite3.connect(database)  # stays open, as Flower's does
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA secure_delete = OFF")  # on by default on some systems, for the pages alone
+    connection.execute("CREATE TABLE messages (content BLOB)")
+    connection.execute("CREATE TABLE nodes (name TEXT)")
+    connection.execute("INSERT INTO nodes VALUES ('va')")
+    connection.executemany("INSERT INTO messages VALUES (?)", [(b"a member's reply" * 1000,)] * 20)
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint")
+    connection.execute("DELETE FROM messages")
+    connection.commit()
+    assert replies() == {"superlink.db", "superlink.db-wal"}
+    server.erase_messages(database)
+    assert replies() == set()
+    assert connection.execute("SELECT name FROM nodes").fetchall() == [("va",)]
+    connection.close()
+    server.erase_messages(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "bind"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("::1", "::1"),
+        ("fl.example.org", "0.0.0.0"),
+        ("10.1.2.3", "0.0.0.0"),
+        ("2001:db8::1", "::"),
+    ],
+)
+def test_a_server_listens_where_its_members_reach_it_and_at_loopback_if_it_can(host, bind):
+    assert server.where_to_listen(host) == bind
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [(None, "127.0.0.1:9443"), ("10.1.2.3", "10.1.2.3:9443"), ("::1", "[::1]:9443")],
+)
+def test_the_coordinator_asks_where_the_server_listens(elsewhere, monkeypatch, host, address):
+    if host:
+        (server.private_folder(elsewhere) / server.HOST).write_text(host)
+    asked = []
+    monkeypatch.setattr(link.ControlHttpClient, "from_server_address", lambda where, **_: asked.append(where))
+    link.control_client(elsewhere, "secret")
+    assert asked == [address]
+
+
+def test_a_server_that_never_answers_is_an_error_in_the_end(tmp_path):
+    study = scaffold.new(tmp_path / "heart", example.study_text(address=f"127.0.0.1:{free_port()}"))
+    with pytest.raises(ConfigError, match=f"the server does not answer at {study.address} after 0 s"):
+        server.check_gate(study, 0.3)
+
+
+def test_a_server_does_not_listen_where_the_coordinator_would_not_believe_it(elsewhere):
+    server.check_certificate(elsewhere, "0.0.0.0")
+    server.check_certificate(elsewhere, "::")
+    with pytest.raises(
+        ConfigError, match=r"expected one for 10\.1\.2\.3, where .* certificate \S+ --host 10\.1\.2\.3$"
+    ):
+        server.check_certificate(elsewhere, "10.1.2.3")
+    keys.renew_certificate(elsewhere.folder, [elsewhere.host, "10.1.2.3"])
+    server.check_certificate(elsewhere, "10.1.2.3")
+
+
+def test_a_server_that_has_moved_does_not_start_without_a_new_certificate(elsewhere, monkeypatch):
+    def listen(*_):
+        raise AssertionError("the certificate was to be looked at first")
+
+    masks = []
+    monkeypatch.setattr(os, "umask", masks.append)
+    monkeypatch.setattr(server, "prepare", lambda *_: None)
+    monkeypatch.setattr(server, "_check_port", listen)
+    elsewhere.path.write_text(elsewhere.path.read_text().replace("fl.example.org", "new.example.org"))
+    moved = type(elsewhere).read(elsewhere.folder)
+    with pytest.raises(ConfigError, match=r"expected one for new\.example\.org.*run  fedlap study certificate \S+$"):
+        server.serve(moved, "0.0.0.0", None)
+    assert masks == [0o077]
+    assert mode(server.state_folder(moved)) == 0o700
+    keys.renew_certificate(moved.folder, [moved.host])
+    with pytest.raises(AssertionError):
+        server.serve(moved, "0.0.0.0", None)
+
+
 def rounds_done(study):
     path = study.folder / "state" / "run" / "checkpoint.npz"
     return read(path)[0]["round"] if path.exists() else 0
@@ -175,6 +283,16 @@ def test_kill_a_node_then_the_server_and_end_in_the_very_same_bits(network):
         map(processes.read, ("server", "run"))
     )
     assert not (os.path.exists(os.path.expanduser("~/.flwr")) and _newer("~/.flwr", study.path))
+
+    state = server.state_folder(study)
+    assert mode(state) == 0o700
+    database = lambda: list(state.glob(f"{server.DATABASE}*"))
+    assert {mode(path) for path in database()} == {0o600}
+    assert any(b'"answers"' in path.read_bytes() for path in database()), "a reply was not recognised"
+    running = processes.running["server"]
+    running.send_signal(signal.SIGTERM)
+    running.wait(60)
+    assert database() and not any(b'"answers"' in path.read_bytes() for path in database())
 
 
 def _newer(path, other):

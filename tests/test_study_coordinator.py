@@ -1,6 +1,7 @@
 """Lost, late, doubled and damaged messages, absent sites and crashes: the answer is the one the simulation gives."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedlap.study import coordinator as coordinating
 from fedlap.study import store
 from fedlap.study.audit import verify
 from fedlap.study.messages import Reply, decode, encode
+from fedlap.study.refusals import Reason
 
 TERMS = sites.make_terms(sites.make_algorithm("fedlap_cov"))
 
@@ -118,6 +120,10 @@ BAD = {
     "too large": (arrays(lambda array: np.zeros((2000, 2000))), "expected float64"),
     "nothing": (changed(arrays=lambda reply: {}), "is missing"),
     "one array more": (changed(arrays=lambda reply: {**reply.arrays, "x": np.zeros(1)}), "x is not expected"),
+    "one array of a name that no terminal shows": (
+        changed(arrays=lambda reply: {**reply.arrays, "\x1b[31m\ud800": np.zeros(1)}),
+        "31m  is not expected",
+    ),
     "under another's name": (changed(member=lambda reply: "ash"), "under another name"),
     "to another request": (changed(answers=lambda reply: "0" * 64), "another request"),
     "a refusal": (changed(refusal=lambda reply: "no \x1b[31m thanks"), "cedar refuses: no  .31m thanks"),
@@ -142,9 +148,12 @@ def test_a_bad_contribution_is_named_and_left_out_of_that_round(kind, tmp_path):
     outcome, events, _ = run(tmp_path, fault, quorum=2)
     assert same_bits(outcome.server, sites.simulate(TERMS, absent={1: ("cedar",)}).server)
     assert [entry["absent"] for entry in outcome.history] == [[], ["cedar"], []]
-    assert list(outcome.history[1]["left_out"]) == ["cedar"]
+    # The history goes to all members: what was wrong in a word, nothing of what a member has said or sent.
+    in_a_word = "refused" if kind == "a refusal" else "sent what could not be used"
+    assert outcome.history[1]["left_out"] == {"cedar": in_a_word}
     (refused,) = [event for event in events if event.kind == "refused"]
     assert refused.member == "cedar" and re.search(words, refused.words), refused.words
+    assert refused.words.isprintable()
 
 
 def test_a_reply_of_an_earlier_round_is_no_reply_to_this_one(tmp_path):
@@ -241,7 +250,9 @@ def test_a_site_that_has_lost_its_state_is_left_out_in_words(tmp_path):
 
     outcome, events, _ = run(tmp_path, lose, quorum=2)
     words = [event.words for event in events if event.kind == "refused"]
-    assert len(words) == 2 and all("before the first round only" in each for each in words)
+    assert words == [f"ash refuses: {Reason.GAP}"] * 2
+    assert [entry["left_out"] for entry in outcome.history] == [{}, {"ash": "refused"}, {"ash": "refused"}]
+    assert str(tmp_path) not in json.dumps(outcome.history)
     assert same_bits(outcome.server, sites.simulate(TERMS, absent={1: ("ash",), 2: ("ash",)}).server)
 
 
@@ -262,23 +273,77 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "change, reason, words",
     [
-        ({"study": "e" * 64}, "the same study.toml"),
-        ({"kind": "__class__"}, "expected one of statistics"),
-        ({"run": "../../elsewhere"}, "expected one of statistics"),
-        ({"run": "neverbegun"}, "has not begun the run"),
-        ({"arrays": {}}, "is missing"),
+        ({"study": "e" * 64}, Reason.STUDY, "the same study.toml"),
+        ({"kind": "__class__"}, Reason.REQUEST, "expected one of statistics"),
+        ({"run": "../../elsewhere"}, Reason.REQUEST, "expected one of statistics"),
+        ({"run": "neverbegun"}, Reason.LOST, "ash-dddddddddddd-neverbegun: this site has not begun the run"),
+        ({"arrays": {}}, Reason.ARRAYS, "is missing"),
+        ({"round": 1, "accepted": 0}, Reason.LATE, "round 1 is over"),
+        ({"round": 9, "accepted": 5}, Reason.GAP, "continue from the state after round 5"),
     ],
 )
-def test_a_site_refuses_what_it_was_not_asked_in_order(change, words, tmp_path):
-    captured = []
-    run(tmp_path, lambda request, member, data: (captured.append((request, member)), data)[1])
-    request, member = next(pair for pair in captured if pair[0].kind == "train")
-    site = sites.Loopback(TERMS, tmp_path).site(member)
+def test_a_site_refuses_what_it_was_not_asked_in_order(change, reason, words, tmp_path):
+    request, said, site = asked_before(tmp_path, "train")
     reply = site.answer(dataclasses.replace(request, **change))
-    assert words in reply.refusal and not reply.arrays
+    # Files, folders and counts are for the site's own log.
+    assert reply.refusal == reason and not reply.arrays and not reply.facts
+    assert words in said[-1] and str(tmp_path) not in reply.refusal
     assert verify(site.audit_log)[-1]["refusal"] == reply.refusal
+
+
+def asked_before(folder, kind):
+    """The first request of a kind to ash in a run that is over, what ash will say from now on, and ash."""
+    captured, said = [], []
+    run(folder, lambda request, member, data: (captured.append((request, member)), data)[1])
+    site = sites.Loopback(TERMS, folder).site("ash")
+    site.log = said.append
+    return next(request for request, member in captured if (request.kind, member) == (kind, "ash")), said, site
+
+
+@pytest.mark.parametrize("file", ["setup.npz", "round-000002.npz"])
+def test_a_damaged_state_is_named_at_the_site_only(file, tmp_path):
+    request, said, site = asked_before(tmp_path, "train")
+    (path,) = tmp_path.glob(f"ash/*/{file}")
+    path.write_bytes(b"damaged")
+    reply = site.answer(dataclasses.replace(request, round=2))
+    assert reply.refusal == Reason.DAMAGED
+    assert f"{path}: not a readable state file" in said[-1]
+
+
+def test_an_error_that_nobody_thought_of_keeps_its_words_at_the_site(tmp_path):
+    request, said, site = asked_before(tmp_path, "statistics")
+
+    def fail():
+        raise DataError("stroke_dr_mueller.csv: 3 of 240 rows")
+
+    site.records.statistics = fail
+    assert site.answer(request).refusal == Reason.OTHER
+    assert "stroke_dr_mueller.csv: 3 of 240 rows" in said[-1]
+    assert "mueller" not in site.audit_log.read_text()
+
+
+@pytest.mark.parametrize(
+    "sizes, words",
+    [
+        ([7, 12, 2**40], "1099511627776 training rows at cedar; expected from 1 to"),
+        ([7, 2**62, 2**62], "at birch; expected from 1 to"),
+        ([7, 0, 9], "0 training rows at birch"),
+        ([7, -3, 9], "-3 training rows at birch"),
+        ([8, 12, 9], "8 training rows here, this site has 7"),
+        ([7, 12], r"int64 (2,); expected int64 (3,)"),
+        ([7.0, 12.0, 9.0], "float64 (3,); expected int64 (3,)"),
+        (None, "expected int64 (3,)"),
+    ],
+)
+def test_a_site_makes_no_room_for_rows_that_cannot_be(sizes, words, tmp_path):
+    request, said, site = asked_before(tmp_path, "begin")
+    arrays = {} if sizes is None else {"sizes": np.array(sizes)}
+    reply = site.answer(dataclasses.replace(request, run="another", arrays=arrays))
+    assert reply.refusal == Reason.SIZES
+    assert words in said[-1]
+    assert not list(tmp_path.glob("ash/*another"))
 
 
 def test_everything_that_left_a_site_is_in_its_audit_log(tmp_path):

@@ -8,6 +8,7 @@ from fedlap.data.tables import read_table
 from fedlap.errors import DataError
 from fedlap.study import encoding, example, table
 from fedlap.study.contract import resolve
+from fedlap.study.records import FileRecords
 from studies import FILE, study, write
 
 
@@ -122,6 +123,20 @@ def test_a_sum_over_too_few_patients_does_not_leave_the_site(tmp_path):
     checked = table.check(settings, write(tmp_path, FILE.replace("72,0.5", "72,")))
     with pytest.raises(DataError, match=r"patients.csv, column dose: 3 of 4 training rows .*none or at least 4"):
         encoding.statistics(settings, checked)
+    # Already when the file is opened: the first request would be answered by a refusal, and the study never begin.
+    with pytest.raises(DataError, match="column dose: 3 of 4 training rows"):
+        FileRecords(settings, "north", checked.path)
+
+
+def test_categories_and_classes_of_few_patients_are_warned_of(tmp_path):
+    lines = [f"{30 + i},1,surgery,{'male' if i % 2 else 'female'},{'ill' if i > 2 else 'well'}" for i in range(8)]
+    text = "\n".join([FILE.splitlines()[0], *lines, "70,1,medicine,male,ill"])
+    settings = study(study={"minimum_rows": 4})
+    checked = table.check(settings, write(tmp_path, text))
+    first, *few, _, _ = encoding.warnings(settings, checked)
+    assert first == "warning: of the 9 rows to train on, fewer than 4 (minimum_rows) have"
+    assert few == ["  ward = medicine: 1", "  outcome = well: 3"]  # none is missing, 4 are female, 5 male
+    assert encoding.warnings(study(study={"minimum_rows": 3}), checked.take(checked.values["ward"] == 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -129,6 +144,7 @@ def test_a_sum_over_too_few_patients_does_not_leave_the_site(tmp_path):
     [
         ({"rows": np.array(1.0)}, "1 training rows; expected at least 2"),
         ({"rows": np.array(2.5)}, "2.5 training rows"),
+        ({"rows": np.array(5e9)}, r"5e\+09 training rows; expected at most \d+"),
         ({"rows": np.array([4.0])}, "'rows' of shape"),
         ({"sum": np.array([np.nan, 0])}, "'sum' of shape"),
         ({"sum": np.zeros(3)}, "'sum' of shape"),
@@ -136,6 +152,10 @@ def test_a_sum_over_too_few_patients_does_not_leave_the_site(tmp_path):
         ({"count": np.array([4.0, 5.0])}, "column dose: 5 values in 4 rows"),
         ({"count": np.array([-1.0, 4.0])}, "column age: -1 values"),
         ({"sum_of_squares": np.array([1.0, 100.0])}, "column age: no numbers have sum 216"),
+        # Finite each, but added to another member's they would be none any more.
+        ({"sum": np.array([1.7e308, 0]), "sum_of_squares": np.full(2, 1.7e308)}, "column age: no numbers have sum"),
+        ({"sum_of_squares": np.array([1e9, 1e308])}, "column dose: no numbers have sum"),
+        ({"count": np.array([4.0, 0.0]), "sum": np.array([216.0, 0.0])}, "column dose: no numbers have sum 0 and"),
         ({"more": np.zeros(2)}, "statistics named"),
     ],
 )

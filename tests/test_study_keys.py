@@ -1,15 +1,21 @@
 """Certificates and keys: whom they let in, and who can read them."""
 
+import base64
 import ssl
 import stat
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
 
 from fedlap.errors import ConfigError
-from fedlap.study import keys
+from fedlap.flower import node
+from fedlap.study import keys, scaffold
+from fedlap.study_cli import study_app
+from studies import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,53 @@ def test_the_server_is_not_believed_elsewhere_nor_by_the_trust_of_another_study(
         shake_hands(authority, tmp_path / "ca.crt", "localhost")
 
 
+@pytest.mark.parametrize("host", ["other.example.org", "10.9.9.9"])
+def test_a_node_that_finds_another_host_is_told_so(authority, host):
+    with pytest.raises(ssl.SSLCertVerificationError) as caught:
+        shake_hands(authority, authority / "ca.crt", host)
+    words = node._in_words(str(caught.value), f"{host}:9443")
+    assert "for another host" in words and "fedlap study certificate" in words
+    assert "not the server" not in words
+
+
+def certificate(folder, *words):
+    return CliRunner().invoke(study_app, ["certificate", str(folder), *words])
+
+
+def test_a_server_that_has_moved_is_believed_again_with_the_old_trust(tmp_path):
+    study = scaffold.new(tmp_path / "heart", SMALL + '[network]\naddress = "127.0.0.1:9443"\n')
+    study.path.write_text(study.path.read_text().replace("127.0.0.1", "fl.example.org"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(study.folder, study.folder / "ca.crt", "fl.example.org")
+    kept = {name: (study.folder / name).read_bytes() for name in ("ca.crt", "ca.key", "server.key")}
+    result = certificate(study.folder, "--host", "10.1.2.3")
+    assert result.exit_code == 0, result.exception
+    assert "for localhost, 127.0.0.1, ::1, fl.example.org, 10.1.2.3." in result.output
+    for host in ("fl.example.org", "10.1.2.3", "localhost"):
+        assert shake_hands(study.folder, study.folder / "ca.crt", host) == "TLSv1.3"
+    assert kept == {name: (study.folder / name).read_bytes() for name in kept}
+
+
+def test_an_ipv6_address_is_certified_without_its_brackets(tmp_path):
+    scaffold.new(tmp_path / "heart", SMALL + '[network]\naddress = "[2001:DB8::1]:9443"\n')
+    assert keys.certified_hosts(tmp_path / "heart")[-1] == "2001:db8::1"
+
+
+def test_a_certificate_is_signed_only_by_the_authority_that_members_know(authority, tmp_path):
+    study = scaffold.new(tmp_path / "heart", SMALL)
+    before = (study.folder / "server.pem").read_bytes()
+    key = study.folder / "ca.key"
+    key.write_bytes((authority / "ca.key").read_bytes())
+    assert "not the key of ca.crt" in str(certificate(study.folder).exception)
+    key.write_text("nothing")
+    assert "ca.key: expected the authority's key" in str(certificate(study.folder).exception)
+    key.unlink()
+    assert "ca.key: there is no such file; expected the authority's key" in str(certificate(study.folder).exception)
+    (study.folder / "ca.crt").unlink()
+    assert "ca.crt: cannot be read" in str(certificate(study.folder).exception)
+    assert (study.folder / "server.pem").read_bytes() == before
+
+
 def test_the_servers_certificate_cannot_sign_others(authority):
     certificate = x509.load_pem_x509_certificate((authority / "server.pem").read_bytes())
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -87,6 +140,67 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path):
         keys.check_private(path)
     with pytest.raises(ConfigError, match="there is no such file"):
         keys.check_private(tmp_path / "none.key")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start a node as north in a folder with its files; it may read them, but neither set Flower up nor connect."""
+    keys.make_authority(tmp_path)
+    keys.make_member(tmp_path, "north")
+
+    def refuse(*_):
+        raise AssertionError("the files were to be read first")
+
+    monkeypatch.setattr(node, "prepare", lambda *_: None)
+    monkeypatch.setattr(node, "shorten_node_waits", refuse)
+    monkeypatch.setattr(node, "_probe", refuse)
+    study = SimpleNamespace(folder=tmp_path, members=("north", "south"), address="127.0.0.1:1")
+    return lambda: node.serve(study, None, tmp_path / "state", tmp_path / "members/north.key", print, 0)
+
+
+def test_a_node_reads_its_files_before_it_connects(start):
+    with pytest.raises(AssertionError, match="the files were to be read first"):
+        start()
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, r"ca\.crt: cannot be read \(No such file.*expected the ca\.crt that the coordinator gave you"),
+        (b"", r"ca\.crt: not a certificate"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", r"ca\.crt: not a certificate"),
+    ],
+)
+def test_a_node_without_its_studys_certificate_says_so(start, tmp_path, content, message):
+    (tmp_path / "ca.crt").unlink()
+    if content is not None:
+        (tmp_path / "ca.crt").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        start()
+
+
+def with_passphrase(content):
+    """A private key that says of itself to be encrypted, as `ssh-keygen` without -N "" makes it."""
+    word = lambda text: len(text).to_bytes(4, "big") + text
+    begin, *lines, end = content.splitlines()
+    data = base64.b64decode(b"".join(lines))
+    options = word(word(b"s" * 16) + (16).to_bytes(4, "big"))
+    data = data.replace(word(b"none") * 2 + word(b""), word(b"aes256-ctr") + word(b"bcrypt") + options)
+    return b"\n".join([begin, base64.b64encode(data), end, b""])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (with_passphrase, r"north\.key: the key has a passphrase; expected a key without a passphrase"),
+        (lambda content: b"no key", r"north\.key: not a private key; expected the file"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_named(start, tmp_path, change, message):
+    path = tmp_path / "members/north.key"
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ConfigError, match=message):
+        start()
 
 
 def test_a_host_that_no_certificate_can_name_is_an_error_of_words(tmp_path):

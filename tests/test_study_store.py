@@ -167,6 +167,13 @@ def test_messages_are_read_back_bit_for_bit():
     }
 
 
+@pytest.mark.parametrize("dtype", ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f8"])
+def test_numbers_of_every_type_arrive(dtype):
+    array = np.array([0, 1, 1], dtype)
+    received = decode(encode(request(arrays={"a": array})), Request).arrays["a"]
+    assert received.dtype == array.dtype.newbyteorder("=") and received.tolist() == array.tolist()
+
+
 def raw(arrays, data=b"", words=None):
     words = request().words if words is None else words
     text = json.dumps({"words": words, "arrays": arrays}).encode()
@@ -182,6 +189,9 @@ def raw(arrays, data=b"", words=None):
         b"\x80\x04\x95.",  # the beginning of a pickle
         raw([["a", "|O", [1]]], b"\0" * 8),
         raw([["a", "<f8,<f8", [1]]], b"\0" * 16),
+        raw([["a", "01f8", [1]]], b"\0" * 8),  # for NumPy a type, which it fails to read with a SyntaxError
+        raw([["a", ">f8", [1]]], b"\0" * 8),
+        raw([["a", ["<f8"], [1]]], b"\0" * 8),
         raw([["a", "<f8", [-1]]], b"\0" * 8),
         raw([["a", "<f8", [2**62, 2**62]]]),
         raw([["a", "<f8", [0, 2**70]]]),

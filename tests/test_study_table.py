@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedlap.cli import app
 from fedlap.errors import DataError
 from fedlap.study import table
 from fedlap.study_cli import study_app
-from studies import FILE, study, write
+from studies import FILE, SMALL, study, write
 
 
 def checked(folder, text, **sections):
@@ -68,6 +69,11 @@ ROW = "50,1.5,surgery,male,ill\n"
         ("50,NA,surgery,male,ill", "column dose: found 'NA'; .*leave the cell empty if the value is missing"),
         ("50,inf,surgery,male,ill", "column dose: found 'inf'; expected a number in mg"),
         ("50,1e999,surgery,male,ill", "column dose: found '1e999'; expected a number in mg"),
+        (
+            "50,8.98846567431158e+307,surgery,male,ill",  # what Stata writes for a missing value
+            r"row 6, column dose: found '8.98846567431158e\+307'; expected a number in mg, or an empty cell",
+        ),
+        ("50,-1e101,surgery,male,ill", "column dose: found '-1e101'; expected a number in mg"),
         ("50,٣,surgery,male,ill", "column dose: found '٣'"),
         ("50,1,surgrey,male,ill", "column ward: found 'surgrey'; expected one of .*did you mean 'surgery'"),
         ("50,1,surgery,Male,ill", "column sex: found 'Male'; .*did you mean 'male'"),
@@ -206,10 +212,17 @@ def test_the_rows_kept_back_depend_on_seed_and_member_and_are_balanced(tmp_path)
     assert len(found.split(whole, "north")[1]) == 0
 
 
+def test_what_a_node_would_send_is_shown_with_the_same_warning(tmp_path):
+    write(tmp_path, SMALL, "study.toml")
+    data = write(tmp_path, FILE)
+    result = CliRunner().invoke(app, ["node", str(tmp_path), "--name", "north", "--data", str(data), "--explain"])
+    assert result.exit_code == 0, result.output
+    assert "  ward = medicine: 1\n  ward = missing: 1\n" in result.output
+    assert "Nothing has been sent." in result.output
+
+
 def test_the_command_tells_a_summary_or_every_problem_and_sends_nothing(tmp_path, monkeypatch):
     import socket
-
-    from studies import SMALL
 
     def refuse(*_):
         raise AssertionError("a socket was opened")
@@ -222,6 +235,8 @@ def test_the_command_tells_a_summary_or_every_problem_and_sends_nothing(tmp_path
     assert result.exit_code == 0, result.output
     for words in ("4 usable, 1 dropped", "2 well, 2 ill", "sex: 1 (drop)", "to train on: 4 rows", "Nothing was sent."):
         assert words in result.output
+    assert "warning: of the 4 rows to train on, fewer than 2 (minimum_rows) have" in result.output
+    assert "  ward = medicine: 1\n  ward = missing: 1\n" in result.output
     write(tmp_path, FILE + "200,1,medicine,male,ill\n201,1,medicine,male,ill\n")
     result = CliRunner().invoke(study_app, arguments)
     assert result.exit_code == 1

@@ -12,21 +12,21 @@ StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or
 def server(
     study: StudyFile,
     bind: Annotated[
-        str | None, typer.Option(help="The address to listen at; the study's if it is this machine alone, else all.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where to listen; if not given, here alone if the study is, else at all."),
     ] = None,
 ):
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
-    from .flower.server import serve, state_folder
+    from .flower.server import serve, state_folder, where_to_listen
     from .study.contract import Study
+    from .study.keys import canonical
 
     study = Study.read(study)
-    host = study.address.rpartition(":")[0].strip("[]")
-    local = host in ("localhost", "127.0.0.1", "::1")
-    bind = bind or ("127.0.0.1" if local else "0.0.0.0")
+    bind = canonical(bind or where_to_listen(study.host))
     typer.echo(
         f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"
     )
-    typer.echo(f"listening at {bind}, port {study.address.rpartition(':')[2]}; its state is in {state_folder(study)}")
+    typer.echo(f"listening at {bind}, port {study.port}; its state is in {state_folder(study)}")
 
     def ready():
         typer.echo("ready. Next, at each member:  fedlap node STUDY --name MEMBER --data FILE")
@@ -48,6 +48,7 @@ def node(
 ):
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
     from .compilation import keep_compiled_programs
+    from .study import encoding
     from .study.contract import Study
     from .study.records import FileRecords
     from .study.site import Site
@@ -61,6 +62,8 @@ def node(
     site = Site(Terms.of(study), name, records, folder, log=typer.echo)
     typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
     if explain:
+        for words in encoding.warnings(study, records.train):
+            typer.echo(words)
         return _explain(site)
     from .flower.node import serve
 
@@ -84,26 +87,36 @@ def _explain(site):
 def run(
     study: StudyFile,
     output: Annotated[Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Forget a run that has finished and start a new one.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Start a new run after one that has finished.")] = False,
 ):
     """Run the study's rounds on the server, or go on with them, and write the model and its history."""
     from .compilation import keep_compiled_programs
     from .flower.environment import prepare
-    from .flower.server import secret, state_folder
+    from .flower.server import private_folder
+    from .study import runs
     from .study.contract import Study
-    from .study.coordinator import Coordinator, Policy
-    from .study.records import pool
     from .study.terms import Terms
-    from .study.watch import Watch
 
     study = Study.read(study)
-    prepare(state_folder(study) / "flower-run")
-    from .flower.transport import GridTransport
+    terms = Terms.of(study)
+    with runs.only_one(study):
+        if again and (kept := runs.set_aside(study, terms)):
+            typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
+        prepare(private_folder(study) / "flower-run")
+        keep_compiled_programs()
+        outcome = _carry_out(study, terms, runs.folder(study))
+        output = save(study, terms, outcome, output or study.folder / "model")
+    typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
 
-    keep_compiled_programs()
-    terms, folder = Terms.of(study), study.folder / "state" / "run"
-    if again:
-        (folder / "checkpoint.npz").unlink(missing_ok=True)
+
+def _carry_out(study, terms, folder):
+    """All rounds that are still to be done, shown as they go."""
+    from .flower.server import secret
+    from .flower.transport import GridTransport
+    from .study.coordinator import Coordinator, Policy
+    from .study.records import pool
+    from .study.watch import Watch
+
     policy = Policy(study.quorum, study.deadline, study.retries)
     with Watch(terms.members, terms.last_round + 1) as watch:
         transport = GridTransport(study, secret(study), watch.note)
@@ -111,17 +124,15 @@ def run(
             coordinator = Coordinator(
                 terms, lambda statistics: pool(study, statistics), policy, transport, folder, watch.tell
             )
-            outcome = coordinator.run()
+            return coordinator.run()
         except KeyboardInterrupt:
             typer.echo(f"stopped; `fedlap study run {study.path}` goes on from the last finished round")
             raise typer.Exit(130) from None
         finally:
             transport.close()
-    output = save(study, outcome, output or study.folder / "model")
-    typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
 
 
-def save(study, outcome, folder):
+def save(study, terms, outcome, folder):
     """The model, its card and its history."""
     from . import atomic
     from .study import encoding, fitted
@@ -137,7 +148,7 @@ def save(study, outcome, folder):
         "run": outcome.header["run"],
         "weights_sha256": digest(pack(outcome.server.w)),
     }
-    precision = getattr(outcome.server, "S", None)
+    precision = terms.algorithm.precision(outcome.server)
     fitted.save(folder, study, pooled, outcome.server.w, precision, card)
     atomic.write(folder / "history.json", json.dumps(history, indent=2) + "\n")
     return folder

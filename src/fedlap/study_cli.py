@@ -68,6 +68,32 @@ Next:
 
 
 @study_app.command()
+def certificate(
+    study: StudyFile,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A further host that the server is reached at.")
+    ] = None,
+):
+    """Sign the server's certificate anew, for the present address: after that was changed."""
+    from .study import keys
+    from .study.contract import Study
+
+    contract = Study.read(study)
+    keys.renew_certificate(contract.folder, [contract.host, *(host or ())])
+    typer.echo(_after_certificate(contract, keys.certified_hosts(contract.folder)))
+
+
+def _after_certificate(contract, hosts):
+    return f"""\
+{contract.folder / "server.pem"}: a new certificate, for {", ".join(hosts)}. Members keep their ca.crt and their keys.
+
+Next:
+  1. Here: stop `fedlap server` if it is running, and start it again.
+  2. Each member that reaches the server at a new address writes it into [network] of its study.toml, and starts
+     `fedlap node` again: address = "{contract.address}", or another that the certificate is for."""
+
+
+@study_app.command()
 def check(
     study: StudyFile,
     data: Annotated[Path, typer.Option(metavar="FILE", help="The CSV or Parquet file to check.")],
@@ -94,6 +120,8 @@ def check(
 
 
 def _summary(contract, checked, train, test):
+    from .study import encoding
+
     classes = ", ".join(
         f"{(checked.labels == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
     )
@@ -110,6 +138,7 @@ def _summary(contract, checked, train, test):
     ]
     if test is not None:
         lines.append(f"to train on: {len(train)} rows; kept back to test on: {len(test)} rows")
+    lines += encoding.warnings(contract, train)
     return "\n".join([*lines, "Nothing was sent."])
 
 

@@ -22,7 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from .gate import HEADER
-from .server import port
+from .server import local_address
 
 PROJECT = b"""[project]
 name = "fedlap-study"
@@ -64,7 +64,7 @@ class _Once:
 def control_client(study, secret):
     """A client of the SuperLink's Control API, on the server itself."""
     return ControlHttpClient.from_server_address(
-        f"127.0.0.1:{port(study)}",
+        local_address(study),
         insecure=False,
         root_certificates=(study.folder / "ca.crt").read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr"), _Secret(secret)],
@@ -75,7 +75,7 @@ class Link:
     """One Flower run. Messages of an earlier one, should there be any, are never seen in it."""
 
     def __init__(self, study, secret):
-        address, certificate = f"127.0.0.1:{port(study)}", (study.folder / "ca.crt").read_bytes()
+        address, certificate = local_address(study), (study.folder / "ca.crt").read_bytes()
         self.control = control_client(study, secret)
         package = build_fab_from_files(FILES)[0]
         fab = Fab(hashlib.sha256(package).hexdigest(), package, {})

@@ -20,15 +20,11 @@ AGAIN = 5.0  # seconds until a node that was not let in asks again
 def serve(study, site, folder, key, tell, patience=float("inf")):
     """Connect and answer until stopped. One that is not let in tries again for so many seconds."""
     prepare(folder / "flower", logging.WARNING)  # such as: the server has gone, retrying
+    private, authority = _private_key(key), _authority(study.folder / "ca.crt")
     shorten_node_waits(len(study.members))
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supernode.start_client_internal import start_client_internal
 
-    try:
-        private = load_ssh_private_key(check_private(key).read_bytes(), None)
-    except ValueError as error:
-        raise ConfigError(f"{key}: not a private key; expected the file that the coordinator gave you") from error
     begun = time.monotonic()
     while True:
         try:
@@ -37,7 +33,7 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
                 state_factory=_StateFactory(ObjectStoreFactory(), site),
                 server_address=study.address,
                 node_config={},
-                root_certificates=(study.folder / "ca.crt").read_bytes(),
+                root_certificates=authority,
                 insecure=False,
                 authentication_keys=(private, private.public_key()),
                 isolation="process",
@@ -49,6 +45,40 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
             raise ConfigError(words)
         tell(f"{words}; trying again in {AGAIN:.0f} s")
         time.sleep(AGAIN)
+
+
+def _private_key(path):
+    """The key by which the server knows this member."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        return load_ssh_private_key(check_private(path).read_bytes(), None)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a file of your own") from error
+    except TypeError as error:  # what cryptography raises where it misses a passphrase
+        raise ConfigError(
+            f"{path}: the key has a passphrase; expected a key without a passphrase: ssh-keygen -p -f {path} removes it"
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path}: not a private key; expected the file that the coordinator gave you") from error
+
+
+def _authority(path):
+    """The certificate by which this member knows the server, as the bytes that Flower takes."""
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        content = path.read_bytes()
+        load_pem_x509_certificates(content)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); expected the ca.crt that the coordinator gave you, in the "
+            "folder of study.toml"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a certificate; expected the ca.crt that the coordinator gave you") from error
+    return content
 
 
 def _probe(address):
@@ -66,6 +96,11 @@ def _in_words(message, address):
         return (
             "the server did not let this node in: its key is not registered there, or another node with the same key "
             "is, or was until a moment ago, connected"
+        )
+    if "certificate is not valid for" in message:  # Python's words, of a name as of a number: a mismatch of hosts
+        return (
+            f"the server's certificate is for another host than that of {address}; correct the address in [network] of "
+            "study.toml, or ask the coordinator for a new certificate (fedlap study certificate)"
         )
     if "certificate" in message.lower():
         return f"the server at {address} has no certificate of this study's authority (ca.crt): it is not the server"

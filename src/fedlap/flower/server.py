@@ -2,17 +2,22 @@
 
 import os
 import secrets
+import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
 from contextlib import closing
 
+from .. import atomic
 from ..errors import ConfigError
-from ..study.keys import check_private
+from ..study.keys import LOOPBACK, canonical, certified_hosts, check_private
 from .environment import prepare
 
-SECRET, DATABASE = "secret", "superlink.db"
+SECRET, HOST, DATABASE = "secret", "host", "superlink.db"
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses, and the one of this machine itself
+START = 120  # seconds until the SuperLink must answer on a slow machine
 
 
 def state_folder(study):
@@ -20,10 +25,20 @@ def state_folder(study):
     return study.folder / "state" / "server"
 
 
+def private_folder(study):
+    """The server's folder, there and closed to every other account: what the members send lies in it."""
+    folder = state_folder(study)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)  # one that was there before keeps its mode, so making it is not enough
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made a folder of this account alone ({error.strerror})") from error
+    return folder
+
+
 def secret(study):
     """The coordinator's secret, made on the first start; readable by this account only."""
-    path = state_folder(study) / SECRET
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = private_folder(study) / SECRET
     if not path.exists():
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
@@ -46,8 +61,35 @@ def public_keys(study):
     return keys
 
 
-def port(study):
-    return int(study.address.rpartition(":")[2])
+def where_to_listen(host):
+    """So that members reach this host: at loopback alone if it is this machine, else at all addresses of its kind."""
+    host = canonical(host)
+    version_six = ":" in host
+    if host in LOOPBACK:
+        return "::1" if version_six else "127.0.0.1"
+    return "::" if version_six else "0.0.0.0"
+
+
+def local_address(study):
+    """Where the coordinator, on the server itself, reaches it: `serve` notes at which host it listens."""
+    path = state_folder(study) / HOST
+    host = path.read_text() if path.exists() else "127.0.0.1"
+    return f"[{host}]:{study.port}" if ":" in host else f"{host}:{study.port}"
+
+
+def check_certificate(study, bind):
+    """Refuse a certificate that the members, or the coordinator here, would not believe; the cure is one command."""
+    hosts, command = certified_hosts(study.folder), f"fedlap study certificate {study.path}"
+    further = EVERYWHERE.get(bind, bind)
+    for host, words, cure in (
+        (study.host, "the host of [network] address", command),
+        (further, "where the server is to listen", f"{command} --host {further}"),
+    ):
+        if canonical(host) not in hosts:
+            raise ConfigError(
+                f"{study.folder / 'server.pem'}: a certificate for {', '.join(hosts)}; expected one for {host}, "
+                f"{words}: run  {cure}"
+            )
 
 
 def _check_port(host, number):
@@ -62,12 +104,16 @@ def _check_port(host, number):
             ) from error
 
 
-def serve(study, host, ready):
+def serve(study, bind, ready):
     """Run until stopped; `ready` is called once all members are registered."""
-    prepare(state_folder(study) / "flower")
+    os.umask(0o077)  # SQLite makes its files with the mode it is given, and the members' replies are in them
+    folder = private_folder(study)
+    prepare(folder / "flower")
     key = check_private(study.folder / "server.key")
+    check_certificate(study, bind)
     words = secret(study)
-    _check_port(host, port(study))
+    _check_port(bind, study.port)
+    atomic.write(folder / HOST, EVERYWHERE.get(bind, bind))
     public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
@@ -81,21 +127,48 @@ def serve(study, host, ready):
         *("--ssl-ca-certfile", str(study.folder / "ca.crt")),
         *("--ssl-certfile", str(study.folder / "server.pem")),
         *("--ssl-keyfile", str(key)),
-        *("--host", host),
-        *("--port", str(port(study))),
-        *("--database", str(state_folder(study) / DATABASE)),
+        *("--host", bind),
+        *("--port", str(study.port)),
+        *("--database", str(folder / DATABASE)),
         *("--isolation", "process"),  # no code that arrives over the network is started by the SuperLink
-        *("--superexec-auth-secret-file", str(state_folder(study) / SECRET)),
+        *("--superexec-auth-secret-file", str(folder / SECRET)),
         "--enable-supernode-auth",
     ]
     threading.Thread(target=_register, args=(study, words, ready), daemon=True).start()
-    flower_superlink()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would end this process before the last line
+    try:
+        flower_superlink()
+    finally:
+        erase_messages(folder / DATABASE)
+
+
+def erase_messages(database):
+    """Write a database of Flower's anew: of the messages it has deleted, its log and its free pages keep every byte.
+
+    It is not deleted, for it also knows the nodes: one that was left running would not be let in again, and end.
+    """
+    if not database.exists():
+        return
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("VACUUM")
+            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("another program reads it")
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"{database}: still holds what members have sent ({error}); start and stop the server again to erase it"
+        ) from error
 
 
 def _register(study, words, ready):
     from .link import control_client
 
-    _check_gate(study)
+    try:
+        check_gate(study, START)
+    except ConfigError as error:
+        print(f"error: {error}; stopping", file=sys.stderr, flush=True)
+        os._exit(2)
     with closing(control_client(study, words)) as client:
         let_in(client, public_keys(study))
     ready()
@@ -116,14 +189,14 @@ def let_in(client, keys):
             client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
-def _check_gate(study):
-    """End at once should the gate not be there: then anyone could register a key."""
+def check_gate(study, seconds):
+    """Raise should the gate not be there, for then anyone could register a key, or nobody answer for so long."""
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest
 
     from .link import control_client
 
-    status = None
+    status, end = None, time.monotonic() + seconds
     with closing(control_client(study, "not the secret")) as client:
         while status is None:
             try:
@@ -131,8 +204,11 @@ def _check_gate(study):
                 status = 200
             except httpx.HTTPStatusError as error:
                 status = error.response.status_code
-            except httpx.TransportError:  # not yet listening
+            except httpx.TransportError as error:  # not yet listening
+                if time.monotonic() > end:
+                    raise ConfigError(
+                        f"the server does not answer at {local_address(study)} after {seconds:.0f} s ({error})"
+                    ) from error
                 time.sleep(0.1)
     if status != 403:
-        print(f"error: the SuperLink answers strangers (status {status}); stopping", file=sys.stderr)
-        os._exit(2)
+        raise ConfigError(f"the SuperLink answers strangers (status {status})")

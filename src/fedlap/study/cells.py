@@ -1,6 +1,5 @@
 """One cell: the number or category it holds, or what is wrong with it, in words."""
 
-import math
 import re
 from decimal import Decimal
 
@@ -11,6 +10,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 GROUPED = re.compile(r"[+-]?\d{1,3}([ ,.'’\u00a0\u202f]\d{3})+([.,]\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 WORDS_FOR_MISSING = {"na", "n/a", "n.a.", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing", "unknown"}
+# Statistical programs code a missing value as a number near the largest there is; its square is none any more.
+LARGEST = 1e100
 MISSING = None  # what the readers below return for an empty cell
 
 
@@ -27,7 +28,7 @@ def read_number(cell, column):
     if is_empty(cell):
         return MISSING
     value = _number(cell, column)
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:  # nor NaN, which compares with nothing
         raise Unfit(f"found {shown(cell)}; expected {column.expected()}, or an empty cell if it is missing")
     if not column.minimum <= value <= column.maximum:
         raise Unfit(f"found {shown(cell)}; expected {column.expected()}")

@@ -97,6 +97,15 @@ class Study:
         return self.path.parent
 
     @property
+    def host(self) -> str:
+        """The server's host as certificates name it: an IPv6 address without its brackets."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
     def digest(self) -> str:
         """The sha256 of all that the members must share."""
         return hashlib.sha256(json.dumps(self.shared(), sort_keys=True).encode()).hexdigest()

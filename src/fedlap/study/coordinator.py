@@ -15,7 +15,7 @@ from ..engines.sequential import run_server
 from ..errors import DataError
 from ..memory_points import MemoryPoints, join_points
 from . import store
-from .messages import Request, check, pack, unpack
+from .messages import Reply, Request, check, pack, unpack
 from .metrics import pooled_metrics, printable, shown
 from .site import versions
 from .terms import Terms
@@ -110,7 +110,7 @@ class Coordinator:
         everyone = self.terms.members
         statistics = self._gather_all("statistics", header, {}, self._check_statistics)
         pooled = self.pool({name: statistics[name] for name in everyone})
-        sizes = np.array([int(statistics[name]["rows"]) for name in everyone])
+        sizes = np.array([int(statistics[name]["rows"]) for name in everyone], np.int64)
         arrays = {**pooled, "sizes": sizes}
         if self.terms.algorithm.memory:
             points = self._gather_all("points", header, pooled, self._check_points)
@@ -128,9 +128,7 @@ class Coordinator:
         for word in WORDS:
             if not isinstance(theirs, dict) or theirs.get(word) != mine[word]:
                 found = theirs.get(word) if isinstance(theirs, dict) else theirs
-                raise DataError(
-                    f"{name} has {word} {printable(str(found))}, the server {mine[word]}; expected the same"
-                )
+                raise DataError(f"{name} has {word} {found}, the server {mine[word]}; expected the same")
         self.pool({name: reply.arrays})
 
     def _check_points(self, name, reply):
@@ -156,7 +154,7 @@ class Coordinator:
         return {name: reply.arrays for name, reply in found.items()}
 
     def _ask(self, step, requests, judge):
-        """The good replies, and what was wrong with the others, after one deadline."""
+        """The good replies, and in a word what was wrong with the others, after one deadline."""
         good, bad = {}, {}
         for name in requests:
             self.tell(Event("asked", step, name))
@@ -167,11 +165,12 @@ class Coordinator:
                 if (reply.member, reply.answers) != (name, requests[name].digest):
                     raise DataError(f"{name} has answered another request, or under another name")
                 if reply.refusal:
-                    raise DataError(f"{name} refuses: {printable(reply.refusal)}")
+                    raise DataError(f"{name} refuses: {reply.refusal}")
                 judge(name, reply)
             except DataError as error:
-                bad[name] = str(error)
-                self.tell(Event("refused", step, name, str(error)))
+                # A word only: it is kept in the history, which all members get. What a member said is for this screen.
+                bad[name] = "refused" if isinstance(reply, Reply) and reply.refusal else "sent what could not be used"
+                self.tell(Event("refused", step, name, printable(str(error))))
             else:
                 good[name] = reply
                 self.tell(Event("answered", step, name))

@@ -11,9 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import DataError
+from .cells import LARGEST
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
 NEGLIGIBLE = 1e-13
+# Every party makes room for the rows of all: one member's false number of rows must not exhaust the others' memory.
+MOST_NUMBERS = 2**29  # of all members' rows, each padded to the longest
+BESIDE_INPUTS = 16  # numbers that a row takes in the lists of rows and of minibatches
 
 
 class Pooled(NamedTuple):
@@ -40,6 +44,11 @@ def features(study) -> tuple[str, ...]:
             else [f"{column.name}={category}" for category in column.categories[1:]]
         )
     return tuple(names)
+
+
+def most_rows(features: int, members: int) -> int:
+    """How many rows each member may train on."""
+    return MOST_NUMBERS // (members * (features + BESIDE_INPUTS))
 
 
 def statistics(study, train) -> dict[str, np.ndarray]:
@@ -70,6 +79,9 @@ def checked_statistics(study, who, given) -> dict[str, np.ndarray]:
     rows, counts, sums, squares = (given[name] for name in shapes)
     if rows < study.minimum_rows or rows % 1:
         raise DataError(f"{who}: {rows:g} training rows; expected at least {study.minimum_rows} (minimum_rows)")
+    most = most_rows(len(features(study)), len(study.members))
+    if rows > most:
+        raise DataError(f"{who}: {rows:g} training rows; expected at most {most} in a study of this size")
     for column, count, total, square in zip(columns, counts, sums, squares, strict=True):
         if count % 1 or not 0 <= count <= rows:
             raise DataError(f"{who}, column {column}: {count:g} values in {rows:g} rows; expected at most one a row")
@@ -78,9 +90,35 @@ def checked_statistics(study, who, given) -> dict[str, np.ndarray]:
                 f"{who}, column {column}: {count:g} of {rows:g} training rows have a value; expected none or at least "
                 f"{study.minimum_rows} (minimum_rows): a sum over so few would tell about single patients"
             )
-        if total * total > count * square * (1 + 1e-9):
+        possible = abs(total) <= count * LARGEST and square <= count * LARGEST**2
+        if not possible or total * total > count * square * (1 + 1e-9):
             raise DataError(f"{who}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
     return given
+
+
+def warnings(study, train) -> list[str]:
+    """In words, which categories and classes so few training rows have that contributions may tell of single patients.
+
+    They are no reason to refuse: what a category's few rows tell is the member's to judge, and so is merging it.
+    """
+    groups = [(c.name, c.categories, train.values[c.name]) for c in study.columns if c.kind == "category"]
+    groups.append((study.target.name, study.target.classes, train.labels))
+    few = []
+    for name, choices, places in groups:
+        counts = np.bincount(places, minlength=len(choices))
+        few += [
+            f"  {name} = {choice}: {count}"
+            for choice, count in zip(choices, counts, strict=True)
+            if 0 < count < study.minimum_rows
+        ]
+    if not few:
+        return []
+    return [
+        f"warning: of the {len(train)} rows to train on, fewer than {study.minimum_rows} (minimum_rows) have",
+        *few,
+        "What is sent every round may tell about single ones of these patients. If that must not be, all members",
+        "must agree to merge such categories in the study file, or this one must not take part.",
+    ]
 
 
 def pool(given) -> Pooled:

@@ -12,6 +12,7 @@ import ipaddress
 import os
 from pathlib import Path
 
+from .. import atomic
 from ..errors import ConfigError
 
 VALID_YEARS = 5
@@ -32,22 +33,51 @@ def make_authority(folder, hosts=()):
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    server = (
-        _begin(x509, _name(x509, "fedlap study server"), authority_name, server_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(x509, signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(_alternative_names(x509, hosts)), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(server_key.public_key()), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(authority_key, hashes.SHA384())
-    )
+    server = _server_certificate(authority_name, authority_key, server_key.public_key(), hosts)
     encoding, form, open_ = serialization.Encoding.PEM, serialization.PrivateFormat, serialization.NoEncryption()
     write_new(folder / "ca.key", authority_key.private_bytes(encoding, form.PKCS8, open_), private=True)
     write_new(folder / "ca.crt", authority.public_bytes(encoding))
     write_new(folder / "server.key", server_key.private_bytes(encoding, form.PKCS8, open_), private=True)
     write_new(folder / "server.pem", server.public_bytes(encoding))
+
+
+def renew_certificate(folder, hosts):
+    """Sign the server's certificate anew, for these hosts and for loopback.
+
+    Its key stays, so that one file is replaced and certificate and key fit at every moment; so does the authority, so
+    that no member needs a new ca.crt.
+    """
+    _, _, serialization, _ = _cryptography()
+    folder = Path(folder)
+    authority = _certificate(folder / "ca.crt")
+    authority_key = _private_key(folder / "ca.key", "the authority's key, which signs certificates: bring it back")
+    if authority_key.public_key() != authority.public_key():
+        raise ConfigError(f"{folder / 'ca.key'}: not the key of ca.crt; expected the two that were made together")
+    server_key = _private_key(folder / "server.key", "the server's key")
+    renewed = _server_certificate(authority.subject, authority_key, server_key.public_key(), hosts)
+    try:
+        atomic.write(folder / "server.pem", renewed.public_bytes(serialization.Encoding.PEM))
+    except OSError as error:
+        raise ConfigError(f"{folder / 'server.pem'}: cannot be written ({error.strerror})") from error
+
+
+def certified_hosts(folder):
+    """The hosts that the server's certificate is for."""
+    x509, _, _, _ = _cryptography()
+    certificate = _certificate(Path(folder) / "server.pem")
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(canonical(str(name.value)) for name in names)
+
+
+def canonical(host):
+    """A host in the one spelling in which two can be compared."""
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower()
 
 
 def make_member(folder, name):
@@ -80,6 +110,41 @@ def check_private(path):
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise ConfigError(f"{path}: others can read this private key; expected it yours alone: chmod 600 {path}")
     return path
+
+
+def _server_certificate(authority_name, authority_key, public_key, hosts):
+    x509, hashes, _, _ = _cryptography()
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    return (
+        _begin(x509, _name(x509, "fedlap study server"), authority_name, public_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(x509, signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_alternative_names(x509, hosts)), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+
+
+def _certificate(path):
+    x509, _, _, _ = _cryptography()
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a certificate") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a certificate; expected one that `fedlap study new` made") from error
+
+
+def _private_key(path, what):
+    _, _, serialization, _ = _cryptography()
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file; expected {what}")
+    try:
+        return serialization.load_pem_private_key(check_private(path).read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: expected {what}, in PEM and without a passphrase") from error
 
 
 def _begin(x509, subject, issuer, public_key):

@@ -11,8 +11,10 @@ import numpy as np
 
 from ..errors import DataError
 
-# What may be in a message: numbers of fixed size. Anything else could run code or exhaust memory when decoded.
-KINDS = "fiub"
+# What may be in a message: numbers of fixed size, under these names and no others. NumPy would take any text for a type
+# that it can make sense of, and fails on some in ways of its own.
+NAMES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
+TYPES = {name: np.dtype(name) for name in NAMES}
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,9 @@ def decode(data, kind):
         text = json.loads(data[4:end])
         arrays = {}
         for name, dtype, shape in text["arrays"]:
-            dtype = np.dtype(dtype)
-            if dtype.kind not in KINDS or not isinstance(name, str) or any(type(side) is not int for side in shape):
-                raise ValueError(f"an array of type {dtype}")
+            if dtype not in TYPES or not isinstance(name, str) or any(type(side) is not int for side in shape):
+                raise ValueError(f"an array of type {str(dtype)[:40]!r}")
+            dtype = TYPES[dtype]
             begin, end = end, end + dtype.itemsize * math.prod(shape)
             if min(shape, default=0) < 0 or end > len(data) or name in arrays:
                 raise ValueError(f"an array of shape {shape} in a message of {len(data)} bytes")

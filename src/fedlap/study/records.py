@@ -14,6 +14,7 @@ class FileRecords:
         self.study, self.member = study, member
         self.checked = table.check(study, path)
         self.train, self.test = self.checked.split(study, member)
+        self.statistics()  # what may not leave this site is found before anyone is connected to
 
     def statistics(self):
         return encoding.statistics(self.study, self.train)

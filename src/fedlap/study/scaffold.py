@@ -33,6 +33,6 @@ def new(folder, text) -> Study:
 def _fill(folder, study, text):
     folder.chmod(0o755)  # the private keys in it are their owner's alone all the same
     write_new(folder / "study.toml", text.encode())
-    make_authority(folder, [study.address.rpartition(":")[0]])
+    make_authority(folder, [study.host])
     for member in study.members:
         make_member(folder, member.name)

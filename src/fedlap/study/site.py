@@ -18,12 +18,13 @@ import numpy as np
 
 from ..engines.round import ClientState
 from ..engines.sequential import run_client
-from ..errors import DataError, FedlapError
+from ..errors import FedlapError
 from ..evaluate import evaluate
 from ..memory_points import MemoryPoints, choose_points
 from ..parties import Moment
 from . import audit
-from .messages import Reply, digest, pack, size, unpack
+from .messages import Reply, check, digest, pack, size, unpack
+from .refusals import Reason, Refusal, refusing
 from .store import Store
 from .terms import Rows, Terms
 
@@ -67,27 +68,28 @@ class Site:
         return self.folder / f"audit-{self.member}.jsonl"
 
     def answer(self, request) -> Reply:
-        """The reply to a request: a refusal in words if it cannot be answered."""
+        """The reply to a request; if it cannot be answered, a fixed reason, and in the log what is wrong."""
         began = time.perf_counter()
         try:
             facts, arrays = self._answer(request)
-            reply = Reply(self.member, request.digest, "", facts, arrays)
+            reply, words = Reply(self.member, request.digest, "", facts, arrays), f"{size(arrays):,} bytes to send"
         except FedlapError as error:
-            reply = Reply(self.member, request.digest, str(error))
+            reason = error.reason if isinstance(error, Refusal) else Reason.OTHER
+            reply, words = Reply(self.member, request.digest, reason.value), f"refused: {error}"
         audit.append(self.audit_log, self.member, request, reply)
-        sent = f"refused: {reply.refusal}" if reply.refusal else f"{size(reply.arrays):,} bytes to send"
         step = f"round {request.round + 1}" if request.kind == "train" else request.kind
-        self.log(f"{step}: {sent} after {time.perf_counter() - began:.2f} s")
+        self.log(f"{step}: {words} after {time.perf_counter() - began:.2f} s")
         return reply
 
     def _answer(self, request):
         if request.study != self.terms.digest:
-            raise DataError(
+            raise Refusal(
+                Reason.STUDY,
                 f"the server's study file has the digest {request.study[:12]}, this site's {self.terms.digest[:12]}; "
-                "expected the same study.toml at the server and at every member"
+                "expected the same study.toml at the server and at every member",
             )
         if request.kind not in KINDS or not (request.run.isalnum() and len(request.run) <= 64):
-            raise DataError(f"a request of kind {request.kind!r}; expected one of {', '.join(KINDS)}")
+            raise Refusal(Reason.REQUEST, f"a request of kind {request.kind!r}; expected one of {', '.join(KINDS)}")
         store = Store(self.folder, self.terms.digest, self.member, request.run)
         return getattr(self, f"_{request.kind}")(request, store)
 
@@ -96,8 +98,14 @@ class Site:
 
     def _points(self, request, store):
         if not self.terms.share_points:
-            raise DataError("the study file does not allow this site to share points; share_points = true would")
-        return {}, self._own_points(self.records.encode(request.arrays))
+            raise Refusal(
+                Reason.CONSENT, "the study file does not allow this site to share points; share_points = true would"
+            )
+        return {}, self._own_points(self._encode(request.arrays))
+
+    def _encode(self, pooled):
+        with refusing(Reason.ARRAYS):
+            return self.records.encode(pooled)
 
     def _own_points(self, rows):
         terms = self.terms
@@ -106,17 +114,32 @@ class Site:
 
     def _begin(self, request, store):
         self._ready = None
-        own = self.terms.members.index(self.member)
-        rows = int(self.records.statistics()["rows"])
-        sizes = request.arrays.get("sizes")
-        if sizes is None or sizes.shape != (len(self.terms.members),) or int(sizes[own]) != rows:
-            raise DataError(f"the server counts {sizes} training rows, this site has {rows}; expected the same number")
+        self._check_sizes(request.arrays.get("sizes"))
         saved = store.setup()
         if saved is not None and store.begun and digest(saved[1]) != digest(request.arrays):
-            raise DataError(f"{store.folder}: the server changes what the run began with; expected it to stay")
+            raise Refusal(
+                Reason.BEGINNING, f"{store.folder}: the server changes what the run began with; expected it to stay"
+            )
         store.save_setup({"data": self.records.fingerprint()}, request.arrays)
         self._fixed(request, store)
         return {}, {}
+
+    def _check_sizes(self, sizes):
+        """Before room is made for them: the sizes are what the other members say of themselves."""
+        members, most = self.terms.members, self.terms.most_rows
+        with refusing(Reason.SIZES):
+            check({"sizes": sizes}, {"sizes": (np.int64, (len(members),))}, "the server's numbers of training rows")
+        for member, count in zip(members, sizes.tolist(), strict=True):
+            if not 1 <= count <= most:
+                raise Refusal(
+                    Reason.SIZES, f"the server counts {count} training rows at {member}; expected from 1 to {most}"
+                )
+        counted, rows = int(sizes[members.index(self.member)]), int(self.records.statistics()["rows"])
+        if counted != rows:
+            raise Refusal(
+                Reason.SIZES,
+                f"the server counts {counted} training rows here, this site has {rows}; expected the same number",
+            )
 
     def _train(self, request, store):
         fixed, rows = self._fixed(request, store)
@@ -126,14 +149,14 @@ class Site:
             self._compute(request, store, fixed, rows, told)
             saved = store.answer(request.round, request.digest)
         header, arrays = saved
-        client = unpack(arrays, fixed.first.clients, f"{store.folder}, round {request.round}")
+        client = self._stored(store, arrays, fixed, request.round)
         return header["facts"], pack(client.contribution)
 
     def _compute(self, request, store, fixed, rows, told):
         base = store.state(request.accepted, request.round)
         client = fixed.first.clients
         if base is not None:
-            client = unpack(base, client, f"{store.folder}, round {request.accepted}")
+            client = self._stored(store, base, fixed, request.accepted)
         k, batches = fixed.batches(self.member, request.round)
         start = fixed.first.start if request.round == 0 else told.w
         moment = Moment(request.round, start, fixed.setup.key)
@@ -141,13 +164,18 @@ class Site:
         facts = {"metrics": self._metrics(fixed, rows, told.w)}
         store.save(request.round, request.accepted, request.digest, {"facts": facts}, pack(client))
 
+    def _stored(self, store, arrays, fixed, round):
+        with refusing(Reason.DAMAGED):
+            return unpack(arrays, fixed.first.clients, f"{store.folder}, round {round}")
+
     def _finish(self, request, store):
         fixed, rows = self._fixed(request, store)
         told = self._told(request, fixed)
         return {"metrics": self._metrics(fixed, rows, told.w)}, {}
 
     def _told(self, request, fixed):
-        return unpack(request.arrays, self.terms.algorithm.broadcast(fixed.first.server), "the server's state")
+        with refusing(Reason.ARRAYS):
+            return unpack(request.arrays, self.terms.algorithm.broadcast(fixed.first.server), "the server's state")
 
     def _metrics(self, fixed, rows, w):
         """Sums over the held-back rows, to be added over members; a model that has diverged has none."""
@@ -164,17 +192,20 @@ class Site:
         if self._ready is None or self._ready[0] != request.run:
             saved = store.setup()
             if saved is None:
-                raise DataError(
+                raise Refusal(
+                    Reason.LOST,
                     f"{store.folder}: this site has not begun the run {request.run}; expected the state folder that "
-                    "this member has used so far"
+                    "this member has used so far",
                 )
             header, arrays = saved
             if header["data"] != self.records.fingerprint():
-                raise DataError("this site's data are not those that the run began with; expected the same file")
+                raise Refusal(
+                    Reason.DATA, "this site's data are not those that the run began with; expected the same file"
+                )
             memory = None
             if "memory/inputs" in arrays:
                 memory = MemoryPoints(*(arrays[f"memory/{name}"] for name in MemoryPoints._fields))
-            rows = self.records.encode(_without(arrays, "memory/", "sizes"))
+            rows = self._encode(_without(arrays, "memory/", "sizes"))
             self._ready = request.run, self.terms.begin(arrays["sizes"], memory, self.member, rows), rows
         return self._ready[1:]
 

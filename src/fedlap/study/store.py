@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import archive
 from ..errors import DataError
+from .refusals import Reason, Refusal, refusing
 
 FORMAT = 1
 BEGINNING = -1  # the stamp of the state before the first round
@@ -62,15 +63,19 @@ class Store:
         """The arrays after the round `stamp` to compute `round` from; None for the state before the first round."""
         stamps = self._stamps()
         if stamps and round < stamps[-1]:  # a message that was long under way; computing it would lose the newer state
-            raise DataError(f"{self.folder}: round {round} is over; this site has its state after round {stamps[-1]}")
+            raise Refusal(
+                Reason.LATE,
+                f"{self.folder}: round {round} is over; this site has its state after round {stamps[-1]}",
+            )
         if stamp == BEGINNING and (not stamps or self._read(self._path(stamps[0]))[0]["base"] == BEGINNING):
             return None
         if stamp not in stamps:
             here = f"after rounds {', '.join(map(str, stamps))}" if stamps else "before the first round only"
-            raise DataError(
+            raise Refusal(
+                Reason.GAP,
                 f"{self.folder}: round {round} is to continue from the state after round {stamp}, but this site has "
                 f"its state {here}; expected a server that goes on where this site stopped, and the state folder that "
-                "this member has used so far"
+                "this member has used so far",
             )
         return self._read(self._path(stamp))[1]
 
@@ -90,8 +95,9 @@ class Store:
         return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.npz"))
 
     def _read(self, path):
-        header, arrays = read(path)
+        with refusing(Reason.DAMAGED):
+            header, arrays = read(path)
         for name, value in self.owner.items():
             if header.get(name) != value:
-                raise DataError(f"{path}: belongs to the {name} {header.get(name)}, not to {value}")
+                raise Refusal(Reason.DAMAGED, f"{path}: belongs to the {name} {header.get(name)}, not to {value}")
         return header, arrays

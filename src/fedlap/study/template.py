@@ -48,7 +48,7 @@ learning_rate = 1e-2
 {algorithm}
 
 [network]                # the coordinator's: may be changed while the study is under way
-address = {address}      # of the server, as the members reach it; the certificate is made for this host
+address = {address}      # of the server, as the members reach it; for a new host:  fedlap study certificate STUDY
 quorum = {quorum}               # as many members must answer in a round; below it the run waits
 deadline = {deadline}           # seconds a member has for one round; after it the round goes on without the member
 retries = 3              # how often a member that does not answer is asked again

@@ -19,7 +19,7 @@ from ..likelihood import categorical
 from ..memory_points import MemoryPoints
 from ..models import as_model
 from ..parties import Task
-from .encoding import features
+from .encoding import features, most_rows
 
 
 class Rows(NamedTuple):
@@ -95,6 +95,11 @@ class Terms:
     @property
     def last_round(self):
         return 0 if self.algorithm.one_shot else self.rounds - 1
+
+    @property
+    def most_rows(self):
+        """Of one member; `begin` makes room for the rows of all."""
+        return most_rows(self.features, len(self.members))
 
     def begin(self, sizes, memory, member=None, rows=None):
         """Everything that stays fixed during a run, as the given member sees it, or as the server does."""
