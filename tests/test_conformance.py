@@ -180,11 +180,65 @@ def test_the_order_of_the_clients_does_not_matter(name):
     turned = dataclasses.replace(
         drawn, clients=tuple(drawn.clients[k] for k in order), rows=tuple(drawn.rows[k] for k in order)
     )
-    for seed in (0, 1):
-        a, b = after(simulation(name, drawn, seed=seed), 3), after(simulation(name, turned, seed=seed), 3)
+    for options in ({"seed": 0}, {"seed": 1}, {"seed": 1, "participation": 2}):
+        a, b = (after(simulation(name, each, **options), 3) for each in (drawn, turned))
         np.testing.assert_allclose(flat(b.server.w), flat(a.server.w), rtol=1e-11, atol=1e-13)
         for x, y in zip(jax.tree.leaves(a.clients), jax.tree.leaves(b.clients), strict=True):
             np.testing.assert_allclose(y, np.asarray(x)[order], rtol=1e-10, atol=1e-12)
+
+
+def test_a_one_shot_method_hears_everybody_before_it_ends():
+    """With two of three clients a round it needs several; the rounds in which nobody is new change nothing."""
+    exact = {"solver": fedlap.newton(), "likelihood": Categorical()}
+    run = simulation("bcm", participation=2, **exact)
+    assert not run.one_shot and simulation("bcm").one_shot
+    heard = [run.plan(r).drawn for r in range(6)]
+    assert not heard[0].all() and np.any(heard, axis=0).all()
+    whole, partial = finish(simulation("bcm", **exact), 6), finish(run, 6)
+    assert (len(whole.nll), len(partial.nll)) == (1, 6)
+    np.testing.assert_allclose(partial.final.w, whole.final.w, rtol=1e-9)
+    np.testing.assert_allclose(partial.final.S, whole.final.S, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": fedlap.adam}, r"solver is <class .*expected for example adam\(\)"),
+        ({"solver": fedlap.descent()}, r"solver is Descent\(.*expected for example adam\(\)"),
+        ({"server_solver": fedlap.adam()}, r"server_solver is Adam\(.*expected for example descent\(\)"),
+        ({"hyper": {"rho": lambda k: 0.1}}, r"FedLap: rho is <function .*expected a number in \(0, 1\], evenly"),
+        ({"hyper": {"delta": (0.1, 1.0)}}, r"FedLap: delta is \(0.1, 1.0\); expected a number above 0"),
+    ],
+)
+def test_what_cannot_do_its_part_is_refused(options, message):
+    with pytest.raises(fedlap.ConfigError, match=message):
+        simulation("fedlap", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x, y[:, None]), r"late: labels of shape \(10, 1\); expected one label per row"),
+        (lambda x, y: (x, y[:-1]), "late: 10 rows of inputs but 9 labels"),
+        (lambda x, y: (x, y + 1), "late, row .: label is 3; expected a whole number from 0 to 2"),
+        (lambda x, y: (x[:, :1], y), r"late has rows of shape \(1,\)"),
+        (lambda x, y: (x * np.nan, y), "late, row 0, column 0: input is nan"),
+    ],
+)
+def test_a_watched_set_is_checked_as_the_test_set_is(change, message):
+    drawn = federation(4, overlap=True)
+    with pytest.raises(fedlap.DataError, match=message):
+        simulation("fedlap", drawn, watch={"late": change(drawn.test_inputs, drawn.test_labels)})
+
+
+def test_a_checkpoint_knows_what_was_watched(tmp_path):
+    """Its columns have no names."""
+    drawn, path = federation(4, overlap=True), tmp_path / "run.npz"
+    test, train = (drawn.test_inputs, drawn.test_labels), (drawn.inputs, drawn.labels)
+    finish(simulation("fedlap", drawn, watch={"a": test, "b": train}), 1, checkpoint=path)
+    with pytest.raises(fedlap.DataError, match="watch"):
+        finish(simulation("fedlap", drawn, watch={"b": train, "a": test}), 2, checkpoint=path, resume=True)
+    assert len(finish(simulation("fedlap", drawn, watch={"a": test, "b": train}), 2, path, resume=True).nll) == 2
 
 
 @everyone
@@ -304,7 +358,7 @@ def test_a_run_resumed_is_the_run_never_stopped(name, keep, tmp_path):
     whole = finish(simulation(name, keep=keep, participation=2), 4)
     path = tmp_path / "run.npz"
     first = finish(simulation(name, keep=keep, participation=2), 2, checkpoint=path)
-    assert first.state.round == (1 if build(name).one_shot else 2)
+    assert first.state.round == 2
     resumed = finish(simulation(name, keep=keep, participation=2), 4, checkpoint=path, resume=True)
     assert same_bits(resumed.state, whole.state)
     for column in ("accuracy", "nll"):

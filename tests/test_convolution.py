@@ -64,6 +64,15 @@ def test_a_prime_number_of_images_larger_than_the_cache(monkeypatch):
     assert_same_convolution(draw(n=5), 0)
 
 
+def test_no_images_have_no_outputs_and_no_gradient():
+    """As of a memory without points."""
+    weight, images = jnp.ones((3, 3, 2, 4)), jnp.zeros((0, 6, 6, 2))
+    outputs, pullback = jax.vjp(convolve, images, weight)
+    assert outputs.shape == (0, 4, 4, 4)
+    to_images, to_weight = pullback(outputs)
+    assert to_images.shape == images.shape and not to_weight.any()
+
+
 def test_under_vmap_over_clients(groups):
     first, second = draw(), draw(seed=1)
     stacked = [jnp.stack(pair) for pair in zip(first, second, strict=True)]

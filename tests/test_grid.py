@@ -48,6 +48,25 @@ def test_federations_of_different_sizes_are_padded_without_a_trace():
             np.testing.assert_array_equal(found.accuracy, expected.accuracy)
 
 
+def test_the_memory_of_one_seed_is_not_that_of_another():
+    """Above 32 points a step sees a sample: of its own memory, whatever the largest in the grid is."""
+    rng = np.random.default_rng(0)
+
+    def federation(points):
+        clients = [(rng.normal(size=(n, 3)), np.arange(n) % 2) for n in (points // 2, points // 2)]
+        return fedlap.Federation.from_arrays(clients=clients, test=clients[0], classes=2)
+
+    federations = [federation(points) for points in (28, 36, 44)]
+    algorithm, solver = fedlap.FedLapFunc(delta=1.0, memory=50), fedlap.adam(epochs=1, batch=8, learning_rate=0.05)
+    options = {"rounds": 2, "server_solver": fedlap.newton()}
+    seeds = (5, 6, 7)
+    together = fedlap.simulate_grid([(algorithm, solver)], federations, fedlap.logistic(), seeds=seeds, **options)
+    for mine, seed, points in zip(federations, seeds, (28, 36, 44), strict=True):
+        alone = fedlap.simulate(algorithm, mine, fedlap.logistic(), solver=solver, seed=seed, **options)
+        assert len(alone.simulation.setup.pool.memory) == points
+        np.testing.assert_allclose(together[0, seed].final.w, alone.final.w, rtol=1e-9, atol=1e-11)
+
+
 def test_settings_of_another_structure_are_refused():
     mixed = [settings()[0], settings(epochs=2)[0]]
     with pytest.raises(fedlap.ConfigError, match="may differ in their numbers only"):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedlap
 from fedlap import layers
 from fedlap.errors import ConfigError
 from fedlap.layers import Activation, Convolution, Dense, Dropout
@@ -180,9 +181,18 @@ def test_a_flax_module_is_a_model():
     inputs = batch(5, 2)
     model = as_model(Perceptron())
     params = model.init(KEY, inputs, 3)
-    assert model == Wrapped(Perceptron()) == as_model(Perceptron()) and hash(model) == hash(as_model(Perceptron()))
+    assert model == Wrapped.of(Perceptron()) == as_model(Perceptron()) and hash(model) == hash(as_model(Perceptron()))
     assert model.apply(params, inputs).shape == (5, 3)
     np.testing.assert_array_equal(model.apply(params, inputs), model.train(params, inputs, KEY))
+
+
+def test_a_flax_module_with_a_list_in_it_is_a_model():
+    """The commonest of all. It cannot be compared by value, so it is compared by identity."""
+    module = nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)])
+    assert as_model(module) == as_model(module) != as_model(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)]))
+    assert repr(as_model(module)) == repr(as_model(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)])))
+    history = fedlap.simulate(fedlap.FedLap(delta=1.0), fedlap.data.heart(), module, rounds=1)
+    assert 0 < history.accuracy[0] <= 1
 
 
 def test_a_flax_module_with_state_is_refused():

@@ -92,7 +92,7 @@ def compare(case, federation, numbers, participation=1.0, seed=0):
         participation=participation,
         engine="vectorised",
     )
-    rounds = 1 if run.algorithm.one_shot else ROUNDS
+    rounds = 1 if run.one_shot else ROUNDS
     drawn = [np.flatnonzero(run.plan(r).drawn).tolist() for r in range(rounds)]
     extra = {"memory": memory(run)} if run.algorithm.memory else {}
     state = run.init()

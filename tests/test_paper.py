@@ -28,6 +28,7 @@ from conftest import (
     trajectory,
 )
 from fedlap import parties, quadratic
+from fedlap.algorithm import Gaussian, Laplace, Site
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.round import server_round
 from fedlap.hyperparameters import hyperparameters
@@ -369,10 +370,26 @@ def test_the_servers_argmin_begins_a_step_of_fedlap_from_its_last_model(method):
 def test_with_all_data_in_memory_the_first_round_is_exact():
     """In a generalised linear model ℓ(y, w) and ℓ(ŷ, w) differ by a linear function, held by v_k: t_k = exp(−ℓ_k)."""
     drawn, delta = federation(4, overlap=True), 1.5
-    optimum, _ = oracle.pooled(softmax, points(drawn), delta)
+    optimum, curvature = oracle.pooled(softmax, points(drawn), delta)
     for method in (fedlap.FedLapFunc, fedlap.FedLapCovFunc):
         _, states = trajectory(method(delta=delta, rho=1.0, memory=THREE.longest), drawn, 1)
         assert_same(flat(states[-1].server.w), optimum, 1e-11)
+    # All curvature is in the memory points, and none in S_g: the precision to report has both.
+    for covariance, wanted in (("full", curvature), ("diagonal", np.diag(np.diag(curvature)))):
+        algorithm = fedlap.FedLapCovFunc(delta=delta, rho=1.0, memory=THREE.longest, covariance=covariance)
+        _, states = trajectory(algorithm, drawn, 1)
+        assert_same(dense(states[-1].server.S), delta * np.eye(THREE.weights), 1e-11)
+        assert_same(dense(algorithm.precision(states[-1].server)), wanted, 1e-10)
+
+
+def test_a_site_keeps_its_sign_in_single_precision():
+    """Eq. (21): V_k ← (1 − ρ)V_k + ρH_k cannot be negative. By way of S_k − S_g it was: 5 − 8 where S_g is 1e8."""
+    number = lambda x: Diagonal(Vector(np.array([x], np.float32)))
+    algorithm, point = fedlap.FedLapCov(delta=1.0, rho=1.0), Vector(np.ones(1, np.float32))
+    g = Gaussian(point, number(100_000_008.0))
+    for before, H, after in ((5.0, 0.0, 0.0), (1e8, 0.0, 0.0), (5.0, 7.0, 7.0)):
+        new = algorithm.site_update(g, Site(0 * point, number(before)), Laplace(point, number(H)), None)
+        assert np.asarray(new.V.flat).item() == after
 
 
 def test_memory_is_one_random_point_a_class_and_stands_for_its_class():

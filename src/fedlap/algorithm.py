@@ -55,6 +55,13 @@ class Gaussian(NamedTuple):
     S: Any
 
 
+class Laplace(NamedTuple):
+    """A client's minimum w and the curvature H of its loss there."""
+
+    w: Vector
+    H: Any
+
+
 class Site(NamedTuple):
     """log t(w) = vᵀw − ½wᵀVw."""
 
@@ -92,14 +99,15 @@ class Server(NamedTuple):
     average: Callable[..., Any]  # of the clients drawn in this round, by weight
     gather: Callable[[SoftLabels], SoftLabels]  # all clients' labels, added up point by point
     distil: Callable[[Vector, SoftLabels], Any]
+    memory_hessian: Callable[[Vector, Any, str], Any]  # Σ mass_i ∇²ℓ(f(x_i; w), w), of all memory points
     argmin: Callable[[Callable[[Any], Any], Any], Any]
 
 
 class Algorithm(ABC, Generic[G, T, Q, C]):
-    """Subclasses are final: hyper-parameters and these six pure methods, nothing else."""
+    """Subclasses are final: hyper-parameters and these seven pure methods, nothing else."""
 
     memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
-    one_shot: ClassVar[bool] = False  # whether a second round would change nothing
+    one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
     revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
 
     @abstractmethod
@@ -125,6 +133,10 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     @abstractmethod
     def server_update(self, g: G, c: C, s: Server) -> G:
         """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
+
+    def precision(self, g: G) -> Any:
+        """How sure the model is: the precision of q_g at w_g, None where a method has none."""
+        return getattr(g, "S", None)
 
 
 algorithm = hyperparameters

@@ -1,5 +1,7 @@
 """A 2-D convolution that stays fast inside a loop on a CPU, and a max-pool whose gradient does."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -96,8 +98,8 @@ def _input_gradient(weight, cotangent):
 
 def _groups(weight, inputs, images):
     """The images in groups whose patches fit the cache, [groups, images in a group, ...]."""
-    n, numbers = len(inputs), inputs[0].size * len(weight) ** 2
-    group = max(m for m in range(1, n + 1) if n % m == 0 and (m == 1 or m * numbers <= CACHED))
+    n, numbers = len(inputs), math.prod(inputs.shape[1:]) * len(weight) ** 2
+    group = max(m for m in range(1, max(n, 1) + 1) if n % m == 0 and (m == 1 or m * numbers <= CACHED))
     return images.reshape(n // group, group, *images.shape[1:])
 
 

@@ -34,7 +34,7 @@ class Display:
             f"{train.rounds} rounds → {self.folder}"
         )
         for name in self.spec.algorithms:
-            total = len(train.seeds) * (1 if ALGORITHMS[name].one_shot else train.rounds)
+            total = len(train.seeds) * train.rounds_of(ALGORITHMS[name])
             self.bars[name] = self.progress.add_task(name, total=total, now="", start=False)
         self._begin(next(iter(self.bars)))
         self.progress.start()
@@ -57,7 +57,8 @@ class Display:
         """One more round of one run."""
         self.latest[run.algorithm, run.seed] = run
         done = sum(len(r.accuracy) for r in self.runs if r.algorithm == run.algorithm)
-        now = f"seed {run.seed}  accuracy {100 * run.accuracy[-1]:5.1f} %  NLL {run.nll[-1]:.3f}"
+        numbers = f"accuracy {100 * run.accuracy[-1]:5.1f} %  NLL {run.nll[-1]:.3f}"
+        now = f"seed {run.seed}  {'diverged' if run.diverged else numbers}"
         self.progress.update(self.bars[run.algorithm], completed=done, now=now)
         names = list(self.bars)
         following = names[names.index(run.algorithm) + 1 :]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from numbers import Real
 
 from .errors import ConfigError
 from .vector import register
@@ -11,7 +12,7 @@ DOMAINS = {
     "nonnegative": ("a number, 0 or above", lambda x: _is_number(x) and x >= 0),
     "damping": (
         "a number in (0, 1], evenly, by_share or a schedule of them",
-        lambda x: callable(x) or (_is_number(x) and 0 < x <= 1),
+        lambda x: _is_rule(x) or (_is_number(x) and 0 < x <= 1),
     ),
     "count": ("a whole number above 0", lambda x: isinstance(x, int) and not isinstance(x, bool) and x > 0),
     "whole": ("a whole number, 0 or above", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0),
@@ -44,4 +45,10 @@ def check_value(owner, name, value, domain):
 
 
 def _is_number(x):
-    return not isinstance(x, (str, bool, type(None))) and not callable(x) and math.isfinite(x)
+    scalar = isinstance(x, Real) or getattr(x, "shape", None) == ()
+    return scalar and not isinstance(x, bool) and math.isfinite(x)
+
+
+def _is_rule(x):
+    """A function alone is none: it could not be an argument of a compiled program."""
+    return callable(x) and dataclasses.is_dataclass(x) and not isinstance(x, type)

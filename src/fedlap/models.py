@@ -5,7 +5,7 @@ A model is compared by value, so that two equal models share one compiled progra
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -87,7 +87,16 @@ class Model:
 class Wrapped:
     """A Flax module, or anything else with `init(key, inputs)` and `apply(params, inputs)`."""
 
-    module: Any
+    module: Any = field(compare=False)
+    identity: Any = field(repr=False)  # the module, or its number where its attributes cannot be compared by value
+
+    @classmethod
+    def of(cls, module):
+        try:
+            hash(module)
+        except TypeError:  # nn.Sequential([...]) has a list in it
+            return cls(module, id(module))
+        return cls(module, module)
 
     def init(self, key, inputs, classes):
         params = self.module.init(key, inputs)
@@ -108,7 +117,7 @@ def as_model(thing):
     if all(callable(getattr(thing, name, None)) for name in ("init", "apply", "train")):
         return thing
     if all(callable(getattr(thing, name, None)) for name in ("init", "apply")):
-        return Wrapped(thing)
+        return Wrapped.of(thing)
     raise ConfigError(f"model is {thing!r}; expected a model, a Flax module or fedlap.Model(init, apply)")
 
 

@@ -36,6 +36,7 @@ class Pool(NamedTuple):
     inputs: Any  # [N, ...]
     labels: Any  # [N]
     memory: Any  # [M, ...]
+    points: Any  # M, without the padding of runs that share a program
 
 
 class Shard(NamedTuple):
@@ -90,20 +91,12 @@ def client(task, count, pool, shard, moment, solver, state, batches):
         dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
         return whole._replace(
             loss=_loss(task, pool, rows, rows >= 0, shard.n, lambda w, x: task.model.train(w.tree, x, dropout)),
-            distil=_sampled_distil(task, pool.memory, step_key),
+            distil=_sampled_distil(task, pool.memory, pool.points, step_key),
             noise=_noise(noise),
         )
 
-    def curvature(kind, inputs, labels, rows, weights, n):
-        def of(w, structure):
-            arguments = (task.model, task.likelihood, w.tree, inputs, labels, rows, weights, n, key)
-            if structure == "diagonal":
-                return Diagonal(Vector(kind.diagonal(*arguments)))
-            return Full(kind.full(*arguments))
-
-        return of
-
     real = jnp.arange(len(shard.rows)) < shard.n
+    weights = real.astype(shard.share.dtype)
     minimiser = Minimiser(solver, state, minibatch, batches)
     whole = Client(
         n=shard.n,
@@ -112,11 +105,12 @@ def client(task, count, pool, shard, moment, solver, state, batches):
         round=moment.round,
         start=moment.start,
         loss=_loss(task, pool, shard.rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
-        hessian=curvature(
-            task.curvature, pool.inputs, pool.labels, shard.rows, real.astype(shard.share.dtype), real.sum()
+        hessian=lambda w, structure: _curvature(
+            task, task.curvature, w, structure, pool.inputs, pool.labels, shard.rows, weights, real.sum(), key
         ),
-        # At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label.
-        memory_hessian=curvature(GaussNewton(), pool.memory, None, shard.mine, shard.weights, len(shard.mine)),
+        memory_hessian=lambda w, structure: _memory_curvature(
+            task, w, structure, pool.memory, shard.mine, shard.weights, key
+        ),
         soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[shard.mine])),
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
@@ -149,6 +143,9 @@ def server(task, count, pool, shards, zeros, classes, drawn, solver):
         average=average,
         gather=memory.place,
         distil=_distil(task, pool.memory),
+        memory_hessian=lambda w, mass, structure: _memory_curvature(
+            task, w, structure, pool.memory, jnp.arange(len(pool.memory)), mass, jax.random.key(0)
+        ),
         argmin=argmin,
     )
 
@@ -168,6 +165,18 @@ def _loss(task, pool, rows, real, n, outputs):
     return loss
 
 
+def _curvature(task, kind, w, structure, inputs, labels, rows, weights, count, key):
+    arguments = (task.model, task.likelihood, w.tree, inputs, labels, rows, weights, count, key)
+    if structure == "diagonal":
+        return Diagonal(Vector(kind.diagonal(*arguments)))
+    return Full(kind.full(*arguments))
+
+
+def _memory_curvature(task, w, structure, inputs, rows, weights, key):
+    """At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label."""
+    return _curvature(task, GaussNewton(), w, structure, inputs, None, rows, weights, len(rows), key)
+
+
 def _distil(task, inputs):
     def distil(w, labels):
         outputs = task.model.apply(w.tree, inputs)
@@ -176,12 +185,14 @@ def _distil(task, inputs):
     return distil
 
 
-def _sampled_distil(task, inputs, key):
+def _sampled_distil(task, inputs, points, key):
     if len(inputs) <= MEMORY_BATCH:
         return _distil(task, inputs)
-    places = jax.random.randint(key, (MEMORY_BATCH,), 0, len(inputs))
+    # Of a small memory that is padded to a larger one all points, as without the padding, whose weights are zero.
+    drawn = jax.random.randint(key, (MEMORY_BATCH,), 0, points)
+    places = jnp.where(points <= MEMORY_BATCH, jnp.arange(MEMORY_BATCH), drawn)
     sampled = _distil(task, inputs[places])
-    factor = len(inputs) / MEMORY_BATCH
+    factor = jnp.maximum(points / MEMORY_BATCH, 1)
     return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
 
 

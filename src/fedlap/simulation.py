@@ -14,10 +14,10 @@ import numpy as np
 from . import checkpoint as checkpoints
 from .compilation import keep_compiled_programs
 from .curvature import GaussNewton
-from .data.federation import Federation
+from .data.federation import Federation, fingerprint
 from .engines import choose
 from .engines.round import Method, State, initial
-from .engines.setup import Plan, Setup, draw_plan, make_setup
+from .engines.setup import Plan, Setup, draw_plan, everyone, make_setup
 from .errors import ConfigError
 from .evaluate import Metrics, evaluate, predict
 from .hyperparameters import check
@@ -66,8 +66,9 @@ class Simulation:
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
         keep_compiled_programs()
         solver, server_solver = solver or adam(), server_solver or descent()
-        for thing in (algorithm, solver, server_solver):
-            check(thing)
+        _check_part("algorithm", algorithm, "client_update", "FedLap(delta=1.0)")
+        _check_part("solver", solver, "minimise", "adam()")
+        _check_part("server_solver", server_solver, "solve", "descent()")
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
@@ -76,7 +77,7 @@ class Simulation:
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
-        watch = {name: on_device(*data) for name, data in (watch or {}).items()}
+        watch = {name: on_device(*federation.checked(name, *data)) for name, data in (watch or {}).items()}
         size = Vector(weights).size
         engine = choose(engine, size)
         return cls(algorithm, federation, solver, server_solver, seed, participation, setup, size, engine, test, watch)
@@ -112,7 +113,7 @@ class Simulation:
 
     @property
     def one_shot(self) -> bool:
-        return self.algorithm.one_shot
+        return self.algorithm.one_shot and everyone(self.participation)
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
@@ -131,6 +132,8 @@ class Simulation:
         words = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for name, thing in things.items()}
         if self.algorithm.revision > 1:
             words["algorithm"] += f", revision {self.algorithm.revision}"
+        if self.watch:
+            words["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
         return {**words, "federation": self.federation.fingerprint()}
 
 
@@ -166,8 +169,8 @@ class History:
     @property
     def final(self) -> Final:
         server = self.state.server
-        S = np.asarray(server.S.flat) if hasattr(server, "S") else None
-        return Final(np.asarray(server.w.flat), S)
+        precision = self.simulation.algorithm.precision(server)
+        return Final(np.asarray(server.w.flat), None if precision is None else np.asarray(precision.flat))
 
     @property
     def diverged(self) -> bool:
@@ -189,7 +192,7 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
         algorithm: for example `FedLapCov(delta=1.0)`.
         federation: the clients' data and a test set, for example `Federation.from_arrays(...)`.
         model: `logistic()`, `mlp(...)`, a Flax module, or anything with `init` and `apply`.
-        rounds: how many communication rounds (a one-shot method takes one).
+        rounds: how many communication rounds (a one-shot method takes one, if all clients take part in it).
         checkpoint: a file to write after every round, atomically.
         resume: continue from that file, to the same bits as a run that was never stopped, on as many cores.
         solver: the clients' argmin: `adam(...)` by default, `lbfgs()`, `newton()`.
@@ -248,6 +251,12 @@ def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
             saved = time.monotonic()
             took = saved - writing
         yield state, table
+
+
+def _check_part(name, thing, method, example):
+    if isinstance(thing, type) or not callable(getattr(thing, method, None)):
+        raise ConfigError(f"{name} is {thing!r}; expected for example {example}")
+    check(thing)
 
 
 def _check_participation(participation, count):

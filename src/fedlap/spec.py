@@ -18,6 +18,7 @@ from pathlib import Path
 from .algorithms import ALGORITHMS
 from .arguments import PER_SEED, defaults, fill, keys, make, named, plain
 from .data import LOADERS, load
+from .engines.setup import everyone
 from .errors import ConfigError, unknown
 from .models import acar_cnn, logistic, mlp, zenke_cnn
 from .solvers import SERVER_SOLVERS, SOLVERS
@@ -32,6 +33,10 @@ class Train:
     seeds: tuple[int, ...] = (0, 1, 2)
     participation: float | int = 1.0
     target_accuracy: float | None = None
+
+    def rounds_of(self, algorithm):
+        """One of a one-shot method, if all clients take part in it."""
+        return 1 if algorithm.one_shot and everyone(self.participation) else self.rounds
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,15 @@ def bundled(name):
 
 def read(path=None, algorithms=(), overrides=()):
     """A spec from a file (or the bundled one), with only these algorithms, and with `key=value` overrides."""
-    name, table = ("heart", tomllib.loads(bundled("heart"))) if path is None else read_table(path)
-    return resolve(name, table, algorithms, overrides)
+    if path is None:
+        return resolve("heart", tomllib.loads(bundled("heart")), algorithms, overrides)
+    name, table = read_table(path)
+    if "sweep" in table:
+        raise ConfigError(f"{path}: has a [sweep], a grid of runs: fedlap sweep {path}")
+    try:
+        return resolve(name, table, algorithms, overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def read_table(path):

@@ -1,16 +1,16 @@
 """FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
 
-from ..algorithm import Algorithm, Gaussian, Site, algorithm
+from ..algorithm import Algorithm, Gaussian, Laplace, Site, algorithm
 from ..damping import damping, evenly
 from ..hyperparameters import hyper
 from ..quadratic import fold, linear, square
 
 
 @algorithm
-class FedLapCov(Algorithm[Gaussian, Site, Gaussian, Site]):
+class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
     """
-    w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k ← H_k(w_k) − V_k + S_g
-    v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← V_k + ρ (S_k − S_g)
+    w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k = H_k(w_k) − V_k + S_g
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← V_k + ρ (H_k − V_k)
     w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
     """
 
@@ -25,11 +25,12 @@ class FedLapCov(Algorithm[Gaussian, Site, Gaussian, Site]):
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start)
-        return Gaussian(w, k.hessian(w, self.covariance) - t.V + g.S)
+        return Laplace(w, k.hessian(w, self.covariance))
 
     def site_update(self, g, t, q, k):
-        rho = damping(self.rho, k)
-        return Site(t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S))
+        # Without S_k itself: where S_g is large, S_k − S_g would lose V_k to rounding, and with it its sign.
+        rho, change = damping(self.rho, k), q.H - t.V
+        return Site(t.v + rho * (change @ q.w + g.S @ (q.w - g.w)), t.V + rho * change)
 
     def contribution(self, t, q, k):
         return t

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from ..algorithm import Algorithm, Gaussian, algorithm
+from ..algorithm import Algorithm, Laplace, algorithm
 from ..damping import damping, evenly
 from ..hyperparameters import hyper
 from ..memory import SoftLabels
@@ -14,9 +14,10 @@ class LabelledGaussian(NamedTuple):
     """N(w, S⁻¹); m = S⁻¹Σ_k v_k, where FedLap-Cov would be; the weight of each memory point, as in FedLap-Func."""
 
     w: Vector
-    S: Any
+    S: Any  # without the memory points, which speak for themselves
     m: Vector
     mass: Any
+    precision: Any  # with them
 
 
 class LabelledSite(NamedTuple):
@@ -28,12 +29,12 @@ class LabelledSite(NamedTuple):
 
 
 @algorithm
-class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, LabelledSite]):
+class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledSite]):
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
                     − Σ_{M_k} τ_i ℓ(ŷ_i, w) + Σ_k' Σ_{M_k'} τ_i ℓ(ŷ_{i,g}, w)
-    S_k ← [H_k(w_k) − H^{M_k}(w_k)]₊ − V_k + S_g       what function space already says is not said twice
-    v_k ← v_k + ρ (S_k w_k − S_g w_g),    V_k ← V_k + ρ (S_k − S_g),    ŷ_i ← f(x_i; w_k)
+    H_k = [∇²ℓ_k(w_k) − H^{M_k}(w_k)]₊,   S_k = H_k − V_k + S_g       what function space says is not said twice
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),    V_k ← V_k + ρ (H_k − V_k),    ŷ_i ← f(x_i; w_k)
     w_g ← argmin_w  Σ_k [Σ_{M_k} τ_i ℓ(ŷ_i, w) − v_kᵀw] + ½wᵀS_g w,    S_g = δI + Σ_k V_k
     """
 
@@ -46,23 +47,24 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
-        g = LabelledGaussian(s.zeros, self.delta + nothing, s.zeros, s.gather(s.unlabelled).mass)
+        prior = self.delta + nothing
+        g = LabelledGaussian(s.zeros, prior, s.zeros, s.gather(s.unlabelled).mass, prior)
         return g, LabelledSite(s.zeros, nothing, s.unlabelled)
 
     def broadcast(self, g):
-        return g._replace(m=None)
+        return g._replace(m=None, precision=None)
 
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
         y = k.everyone(g.w, g.mass) - k.own(t.y)
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start)
         H = k.hessian(w, self.covariance) - self.tau * k.memory_hessian(w, self.covariance)
-        return Gaussian(w, H.positive_part() - t.V + g.S)
+        return Laplace(w, H.positive_part())
 
     def site_update(self, g, t, q, k):
-        rho = damping(self.rho, k)
-        v = t.v + rho * (q.S @ q.w - g.S @ g.w)
-        return LabelledSite(v, t.V + rho * (q.S - g.S), k.soften(q.w))
+        rho, change = damping(self.rho, k), q.H - t.V  # without S_k, as in FedLap-Cov
+        v = t.v + rho * (change @ q.w + g.S @ (q.w - g.w))
+        return LabelledSite(v, t.V + rho * change, k.soften(q.w))
 
     def contribution(self, t, q, k):
         return t
@@ -72,4 +74,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Gaussian, Labelled
         m = S.solve(v)
         posterior = square(S, around=m) / 2
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
-        return LabelledGaussian(w, S, m, y.mass)
+        return LabelledGaussian(w, S, m, y.mass, S + self.tau * s.memory_hessian(w, y.mass, self.covariance))
+
+    def precision(self, g):
+        return g.precision

@@ -41,13 +41,8 @@ class Federation:
         validation.finite(self.inputs, self._owner)
         _set(self, "labels", validation.class_labels(self.labels, self.classes, self._owner))
 
-        _set(self, "test_inputs", validation.floating("the test set", self.test_inputs))
-        _set(self, "test_labels", validation.label_array("the test set", self.test_labels))
-        validation.not_empty("the test set", self.test_inputs)
-        validation.same_length("the test set", self.test_inputs, self.test_labels)
-        validation.same_shape("the test set", self.test_inputs, "the clients' pool", self.inputs)
-        validation.finite(self.test_inputs, "the test set, row {}".format)
-        labels = validation.class_labels(self.test_labels, self.classes, "the test set, row {}".format)
+        inputs, labels = self.checked("the test set", self.test_inputs, self.test_labels)
+        _set(self, "test_inputs", inputs)
         _set(self, "test_labels", labels)
 
         if self.public is not None:
@@ -143,15 +138,20 @@ class Federation:
             test_labels=self.labels[test],
         )
 
+    def checked(self, what: str, inputs: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
+        """A labelled set of inputs like those of the clients, to evaluate on, in its one form."""
+        inputs, labels = _pair(what, (inputs, labels))
+        validation.not_empty(what, inputs)
+        validation.same_shape(what, inputs, "the clients' pool", self.inputs)
+        where = (what + ", row {}").format
+        validation.finite(inputs, where)
+        return inputs, validation.class_labels(labels, self.classes, where)
+
     def fingerprint(self) -> str:
         """The sha256 of the contents, which two federations share if a run cannot tell them apart."""
-        digest = hashlib.sha256(repr((self.clients, self.classes)).encode())
         public = () if self.public is None else (self.public,)
-        for array in (self.inputs, self.labels, *self.rows, self.test_inputs, self.test_labels, *public):
-            # Shapes too, so that no two lists of arrays run together to the same bytes.
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(array)
-        return digest.hexdigest()
+        arrays = (self.inputs, self.labels, *self.rows, self.test_inputs, self.test_labels, *public)
+        return fingerprint(*arrays, about=repr((self.clients, self.classes)))
 
     def __repr__(self) -> str:
         """One line of sizes."""
@@ -168,6 +168,16 @@ class Federation:
             if row in rows:
                 return f"client {name!r}, row {int(np.argmax(rows == row))}"
         return f"the pool, row {row}, which no client owns"
+
+
+def fingerprint(*arrays, about="") -> str:
+    """The sha256 of some arrays and a text."""
+    digest = hashlib.sha256(about.encode())
+    for array in map(np.asarray, arrays):
+        # Shapes too, so that no two lists of arrays run together to the same bytes.
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(array)
+    return digest.hexdigest()
 
 
 def default_names(count: int) -> list[str]:

@@ -42,7 +42,12 @@ def make_setup(task, method, federation, seed, memory=None):
         mine=jnp.asarray(memory.mine),
         weights=jnp.asarray(memory.weights, real),
     )
-    pool = Pool(jnp.asarray(federation.inputs, real), jnp.asarray(federation.labels), jnp.asarray(memory.inputs, real))
+    pool = Pool(
+        inputs=jnp.asarray(federation.inputs, real),
+        labels=jnp.asarray(federation.labels),
+        memory=jnp.asarray(memory.inputs, real),
+        points=jnp.asarray(len(memory.inputs)),
+    )
     return Setup(task, len(sizes), federation.classes, method, pool, shards, jax.random.key(seed))
 
 
@@ -55,7 +60,7 @@ class Plan(NamedTuple):
 
 def draw_plan(solver, federation, participation, seed, round):
     """The clients and the minibatches of a round: a function of the seed, the round and the clients' names."""
-    drawn = _draw_clients(len(federation.clients), participation, seed, round)
+    drawn = _draw_clients(federation.clients, participation, seed, round)
     return Plan(drawn, draw_batches(solver, federation, drawn, seed, round))
 
 
@@ -69,10 +74,17 @@ def draw_batches(solver, federation, drawn, seed, round):
     return Batches(batches, steps * drawn)
 
 
-def _draw_clients(count, participation, seed, round):
+def everyone(participation):
+    """Whether all clients take part in every round, however many they are; as a number, 1 is one client."""
+    return isinstance(participation, float) and participation == 1.0
+
+
+def _draw_clients(names, participation, seed, round):
+    count = len(names)
     wanted = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
     drawn = np.zeros(count, bool)
-    drawn[stream(seed, "participants", round).permutation(count)[:wanted] if wanted < count else slice(None)] = True
+    by_name = np.argsort(names)  # in whatever order they come, the same names are drawn
+    drawn[by_name[stream(seed, "participants", round).permutation(count)[:wanted]] if wanted < count else ...] = True
     return drawn
 
 

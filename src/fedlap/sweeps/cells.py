@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def rounds(self):
-        return 1 if ALGORITHMS[self.algorithm].one_shot else self.spec.train.rounds
+        return self.spec.train.rounds_of(ALGORITHMS[self.algorithm])
 
     @property
     def cost(self):
@@ -106,10 +106,17 @@ class Sweep:
         return replace(self, axes=axes)
 
     def select(self, results):
-        """The last of each of its cells, by its own names of settings: a result's may be those of an older grid."""
+        """The last of each of its cells, by its own names of settings: a result's may be those of an older grid.
+
+        All seeds of a setting are of one revision, so that no mean is of two methods: of the newest that has run.
+        """
         mine = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
         found = {each.cell: each for each in results if self.precision in (None, each.precision)}
-        return [replace(each, setting=mine[digest]) for digest, each in found.items() if digest in mine]
+        known = [replace(each, setting=mine[digest]) for digest, each in found.items() if digest in mine]
+        newest = {}
+        for each in known:
+            newest[each.group] = max(each.revision, newest.get(each.group, 0))
+        return [each for each in known if each.revision == newest[each.group]]
 
     def search(self):
         """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""
