@@ -28,10 +28,15 @@ def install(extra):
     if mark.exists() and mark.read_text() == wanted:
         return
     print(f"Setting up {ENVIRONMENT} (a minute or two, once) …", flush=True)
-    if not (ENVIRONMENT / "pyvenv.cfg").exists():
-        venv.create(ENVIRONMENT, with_pip=True)
+    try:
+        # pip comes last into a new environment: without it, making one was cut short, and is done again.
+        if not (BIN / ("pip.exe" if os.name == "nt" else "pip")).exists():
+            venv.create(ENVIRONMENT, with_pip=True)
+    except (subprocess.CalledProcessError, OSError) as error:
+        sys.exit(f"{ENVIRONMENT}: cannot be made ({error}); on Debian and Ubuntu: apt install python3-venv")
     pip = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--editable", f"{HERE}{extra}"], check=True)
+    if subprocess.run([*pip, "--editable", f"{HERE}{extra}"]).returncode:
+        sys.exit("pip could not install what fedlap needs, see above; the same command tries again")
     mark.write_text(wanted)
 
 

@@ -68,14 +68,14 @@ def glance(paper):
         lines.append(
             [
                 row.title,
-                *(_inside(mine, names, "1") for names in GROUPS.values()),
+                *(_inside(mine, names) for names in GROUPS.values()),
                 _first(ours) if set(ours) == set(row.sweep.algorithms) else "not all have run",
                 _first(theirs),
                 _range(seconds),
                 "–" if row.minutes is None else f"up to {row.minutes:g}",
             ]
         )
-    lines.append(["all", *(_inside(ran, names, "1") for names in GROUPS.values()), "", "", "", ""])
+    lines.append(["all", *(_inside(ran, names) for names in GROUPS.values()), "", "", "", ""])
     return _table(lines)
 
 
@@ -85,13 +85,13 @@ def verdicts(paper):
     for number in (each for each in tables.KINDS if each.isdigit()):
         for way, title in ((PAPER, write.title(number)), (HONEST, "")):
             ran = [entry for entry in tables.entries(paper, number) if entry.ours[way] and entry.published]
-            inside = (_inside(ran, names, number, way) for names in GROUPS.values())
+            inside = (_inside(ran, names, way) for names in GROUPS.values())
             lines.append([title, write.CHOSEN_ON[way], *inside])
     return _table(lines)
 
 
-def _inside(entries, names, number, way=PAPER):
-    mine = [entry.verdict(way, tables.KINDS[number].point) for entry in entries if entry.algorithm in names]
+def _inside(entries, names, way=PAPER):
+    mine = [entry.verdict(way) for entry in entries if entry.algorithm in names]
     return f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}" if mine else "–"
 
 

@@ -43,6 +43,8 @@ def fedlap(*arguments, cwd, timeout=120):
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "small.toml").write_text(SPEC)
+    (folder / "grid.toml").write_text(SPEC + "[sweep.every]\nepochs = [1, 2]\n")
+    (folder / "wrong.toml").write_text(SPEC.replace("train", "trian"))
     result = fedlap("run", "small.toml", "--output", "out", cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
@@ -110,6 +112,10 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
         (["run", "small.toml", "--output", "out"], "error: out: holds results already"),
         (["run", "--resume", "nowhere"], "cannot be resumed"),
         (["run", "--resume", "out", "fedavg"], "error: --resume takes everything from its folder"),
+        (["run", "fedlap", "--set", "delta=[0.1, 1.0]"], "delta is (0.1, 1.0); expected a number above 0"),
+        (["run", "fedavg", "--output", "small.toml/x"], "error: small.toml/x: cannot be made"),
+        (["run", "grid.toml"], "error: grid.toml: has a [sweep], a grid of runs: fedlap sweep grid.toml"),
+        (["run", "wrong.toml"], "error: wrong.toml: unknown section 'trian'; did you mean 'train'?"),
         (["data", "verify", "hart"], "error: unknown data set 'hart'"),
         (["run", "fedavg", "--set", "participation=9"], "participation is 9 clients; the federation has 4"),
     ],
@@ -120,6 +126,17 @@ def test_errors_are_one_line_without_a_traceback(finished, arguments, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_run_that_diverges_says_so(finished):
+    """In the table, and in lines that any reader of JSON takes."""
+    folder, _ = finished
+    result = fedlap("run", "small.toml", "fedavg", "--set", "solver.learning_rate=1e300", "--output", "far", cwd=folder)
+    assert result.returncode == 0 and "2 of 2 diverged" in result.stdout and "nan" not in result.stdout.lower()
+    refuse = lambda word: pytest.fail(f"{word} is no JSON")
+    lines = (folder / "far/rounds.jsonl").read_text().splitlines()
+    assert {json.loads(line, parse_constant=refuse)["nll"] for line in lines} == {None}
+    assert "| fedavg | 2 of 2 diverged | – |" in (folder / "far/table.md").read_text()
 
 
 def test_a_data_set_that_is_not_here_is_explained(finished, tmp_path):

@@ -483,7 +483,7 @@ def cores_seen(item, tell):
 
 @pytest.mark.parametrize(
     ("mine", "workers", "dealt"),
-    [([4, 6, 7, 9], 2, [[4, 7], [6, 9]]), ([4, 6, 7], 2, [[4, 7], [6]]), ([4, 6], 3, [[4], [6], [4]])],
+    [([4, 6, 7, 9], 2, [[4, 6], [7, 9]]), ([4, 6, 7], 2, [[4], [6]]), ([4, 6], 3, [[4], [6], [4]])],
 )
 def test_cores_are_dealt_to_processes(mine, workers, dealt):
     assert processes._deal(mine, workers) == dealt

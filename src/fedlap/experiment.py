@@ -13,6 +13,7 @@ import numpy as np
 
 from . import __version__, atomic, spec
 from .errors import DataError
+from .folders import results_folder
 from .simulation import Simulation, histories
 
 
@@ -36,7 +37,7 @@ def begin(experiment, folder):
     folder = Path(folder)
     if (folder / "configuration.json").exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    results_folder(folder)
     atomic.write(folder / "configuration.json", json.dumps({"fedlap": __version__, **experiment.as_dict()}, indent=2))
 
 
@@ -86,8 +87,8 @@ def _record(folder, runs):
                 "algorithm": run.algorithm,
                 "seed": run.seed,
                 "round": number,
-                "accuracy": a,
-                "nll": n,
+                "accuracy": _number(a),
+                "nll": _number(n),
                 "seconds": round(s, 4),
             }
         )
@@ -95,3 +96,8 @@ def _record(folder, runs):
         for number, (a, n, s) in enumerate(zip(run.accuracy, run.nll, run.seconds, strict=True), start=1)
     ]
     atomic.write(folder / "rounds.jsonl", "\n".join(lines) + "\n")
+
+
+def _number(value):
+    """JSON knows no NaN, which a run that diverged has."""
+    return float(value) if np.isfinite(value) else None

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from .folders import results_folder
+
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
 PaperDir = Annotated[Path | None, typer.Option("--paper", help="The folder paper/ of the repository; found by itself.")]
 OutputDir = Annotated[Path, typer.Option("--output", help="A folder for the Markdown, CSV and PNG files.")]
@@ -64,7 +66,7 @@ def figure(
     if row is None:
         raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
     mine = found.row(row)
-    typer.echo(f"Written: {figures.curves(mine, _folder(output) / f'curves-{row}.png')}")
+    typer.echo(f"Written: {figures.curves(mine, results_folder(output) / f'curves-{row}.png')}")
 
 
 def reproduce(
@@ -99,18 +101,8 @@ def reproduce(
 def _draw(paper, name, output):
     from .paper.figures import FIGURES
 
-    path, words = FIGURES[name](paper, _folder(output) / f"{name}.png")
+    path, words = FIGURES[name](paper, results_folder(output) / f"{name}.png")
     typer.echo(f"{words}\nWritten: {path}")
-
-
-def _folder(output):
-    from .errors import DataError
-
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{output}: cannot be made ({error.strerror}); expected a folder to write to") from error
-    return output
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
@@ -139,7 +131,7 @@ def _show(paper, number, row, output):
         rows = ", ".join(dict.fromkeys(entry.row.name for entry in found))
         where = paper.folder / "results"
         raise DataError(f"{where}: no results for table {number} yet; fedlap reproduce ROW makes them (rows: {rows})")
-    stem = _folder(output) / (f"table-{number}" if row is None else f"{row}-table-{number}")
+    stem = results_folder(output) / (f"table-{number}" if row is None else f"{row}-table-{number}")
     written = {".md": write.markdown(found, number), ".csv": write.as_csv(found, number)}
     for ending, text in written.items():
         atomic.write(Path(f"{stem}{ending}"), text)

@@ -12,6 +12,7 @@ LAST = 3  # rounds averaged for "the accuracy at the end", as in the paper's tab
 class Row(NamedTuple):
     algorithm: str
     seeds: int
+    diverged: int  # of these seeds
     accuracy: tuple[float, float]
     nll: tuple[float, float]
     reached: tuple[float, float] | None  # rounds to the target accuracy; None if a seed never reached it
@@ -29,6 +30,7 @@ def summarise(runs, target):
             Row(
                 algorithm=algorithm,
                 seeds=len(mine),
+                diverged=sum(run.diverged for run in mine),
                 accuracy=spread([run.accuracy[-LAST:].mean() for run in mine]),
                 nll=spread([run.nll[-LAST:].mean() for run in mine]),
                 reached=None if None in reached else spread(reached),
@@ -57,6 +59,8 @@ def cells(row, target):
         "{:.1f} ({:.1f})".format(*(100 * value for value in row.accuracy)),
         "{:.3f} ({:.3f})".format(*row.nll),
     ]
+    if row.diverged:
+        texts[1:] = [f"{row.diverged} of {row.seeds} diverged", "–"]
     if target is not None:
         texts.append("–" if row.reached is None else "{:.0f} ({:.0f})".format(*row.reached))
     return [*texts, str(row.rounds), f"{row.seconds:.1f}"]

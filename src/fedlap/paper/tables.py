@@ -41,6 +41,10 @@ class Kind(NamedTuple):
     measure: object
     digits: int
     point: float  # a difference that is small whatever the spread: one accuracy point; half a printed digit of an NLL
+    key: str = "{}"  # how a line names its round or accuracy
+
+    def printed_with(self, digits):
+        return self._replace(digits=digits, point=self.point * 10 ** (self.digits - digits))
 
 
 KINDS = {
@@ -50,9 +54,15 @@ KINDS = {
     "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
     "5": Kind("Negative log-likelihood", "round", nll, 2, 0.005),
     "two-points": Kind(
-        "FedLap-Func with two memory points per class and client, accuracy (%)", "round", mean_accuracy, 1, 1.0
+        "FedLap-Func with two memory points per class and client", "", mean_accuracy, 1, 1.0, "average at round {}"
     ),
     "standard": Kind("Standard inputs and activations, accuracy (%)", "round", mean_accuracy, 1, 1.0),
+}
+# The paper's appendix has the three numbers of Tables 1, 2 and 3 for two memory points, so they share a table here.
+OF_TWO_POINTS = {
+    "mean": KINDS["two-points"],
+    "maximum": KINDS["two-points"]._replace(measure=maximum_accuracy, key="maximum at round {}"),
+    "rounds": KINDS["3"]._replace(key="rounds to {} %"),
 }
 
 
@@ -69,23 +79,28 @@ class Entry:
     """One cell of a table."""
 
     row: Row
-    key: str  # the round, or the accuracy
+    kind: Kind
+    at: str  # the round, or the accuracy
     algorithm: str
     published: tuple[float, float] | None
     ours: dict[str, Spread | None]  # by the way of choosing
+
+    @property
+    def key(self):
+        return self.kind.key.format(self.at)
 
     def difference(self, way):
         ours = self.ours[way]
         return None if ours is None or self.published is None else ours.mean - self.published[0]
 
-    def verdict(self, way, point):
+    def verdict(self, way):
         """ "within" two published deviations, "near" if within a point, else "above" or "below"."""
         difference = self.difference(way)
         if difference is None:
             return None
         if abs(difference) <= 2 * self.published[1]:
             return "within"
-        if abs(difference) <= point:
+        if abs(difference) <= self.kind.point:
             return "near"
         return "above" if difference > 0 else "below"
 
@@ -94,16 +109,16 @@ def entries(paper, number, row=None):
     """All entries of one table, in the paper's order; of one row if it is named."""
     if number not in KINDS:
         raise unknown("table", number, KINDS)
-    measure, found = KINDS[number].measure, []
+    found = []
     printed_rows = {name: lines for name, lines in _printed(paper, number).items() if row in (None, name)}
     rows = {name: paper.row(name) for name in printed_rows}
     algorithms = [name for name in ALGORITHMS if any(name in of.sweep.algorithms for of in rows.values())]
     for name, lines in printed_rows.items():
         of = rows[name]
-        for key, printed in lines.items():
+        for kind, at, printed in lines:
             for algorithm in algorithms:
-                ours = {way: spread(of.runs(algorithm, way), measure, key) for way in WAYS}
-                found.append(Entry(of, key, algorithm, printed.get(algorithm), ours))
+                ours = {way: spread(of.runs(algorithm, way), kind.measure, at) for way in WAYS}
+                found.append(Entry(of, kind, at, algorithm, printed.get(algorithm), ours))
     return found
 
 
@@ -113,51 +128,64 @@ def tables_of(paper, row):
 
 
 def _printed(paper, number):
-    """{row: {round: {algorithm: [mean, deviation]}}}; nothing was printed for the standard inputs."""
+    """{row: [(kind, round or accuracy, {algorithm: [mean, deviation]})]}; for the standard inputs nothing was."""
+    kind = KINDS[number]
     if number == "two-points":
         return {
-            f"{name}-two-points": {key: {"fedlap_func": number} for key, number in of["mean"].items()}
+            f"{name}-two-points": [
+                (kind, at, {"fedlap_func": printed})
+                for part, kind in OF_TWO_POINTS.items()
+                for at, printed in of[part].items()
+            ]
             for name, of in paper.published.get(number, {}).items()
         }
     if number == "standard":
         rounds = {**paper.published.get("table1", {}), **paper.published.get("table4", {})}
         names = [name for name in rounds if STANDARD + name in paper.names]
-        return {STANDARD + name: {key: {} for key in rounds[name]} for name in names}
+        return {STANDARD + name: [(kind, at, {}) for at in rounds[name]] for name in names}
     printed = dict(paper.published.get(f"table{number}", {}))
     for name, row in paper.published["rows"].items():
         whole = printed.get(row.get("part_of"), {})
-        lines = {key: whole[key] for key in row.get("rounds", []) if key in whole}
+        lines = {at: whole[at] for at in row.get("rounds", []) if at in whole}
         if lines:
             printed[name] = lines
-    return printed
+    return {
+        name: [(_as_printed(paper, kind, name), *line) for line in lines.items()] for name, lines in printed.items()
+    }
+
+
+def _as_printed(paper, kind, row):
+    digits = paper.published["rows"].get(row, {}).get("nll_digits")
+    return kind.printed_with(digits) if digits is not None and kind.measure is nll else kind
 
 
 class Nearest(NamedTuple):
     """The setting whose line comes nearest to the printed one, over all its rounds."""
 
     setting: dict
+    runs: list
     values: list[Spread]
     inside: bool  # every round within two published deviations or a point
 
 
-def nearest(row, algorithm, printed, kind):
+def nearest(line):
     """Tells a different choice of setting from a different method: does the printed line lie in the grid at all?
 
-    printed is {round: (mean, deviation)}. A setting that was not trained on all rows is looked at in the search.
+    Of the entries of one row and algorithm. A setting that was not trained on all rows is looked at in the search.
     """
-    best = None
+    row, algorithm, best = line[0].row, line[0].algorithm, None
     for setting in row.sweep.settings(algorithm):
         searched = [each for each in row.found if each.algorithm == algorithm and each.setting == setting]
         runs = finals(row.found, algorithm, setting) or searched
-        values = [spread(runs, kind.measure, key) for key in printed]
+        values = [spread(runs, entry.kind.measure, entry.at) for entry in line]
         if None in values:
             continue
         worst = max(
-            abs(ours.mean - mean) / max(2 * deviation, kind.point)
-            for ours, (mean, deviation) in zip(values, printed.values(), strict=True)
+            abs(ours.mean - entry.published[0]) / max(2 * entry.published[1], entry.kind.point)
+            for ours, entry in zip(values, line, strict=True)
         )
         if best is None or worst < best[0]:
-            best = worst, Nearest(setting, values, worst <= 1)
+            best = worst, Nearest(setting, runs, values, worst <= 1)
     return best and best[1]
 
 

@@ -58,15 +58,14 @@ def titles(entries):
     return [ALGORITHMS[name] for name in dict.fromkeys(entry.algorithm for entry in entries)]
 
 
-def lines(entries, number):
+def lines(entries):
     """(head, cells) of every line: for each row and round ours in both ways, then the paper's."""
-    kind = KINDS[number]
     for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
         group = list(group)
         for way, what in _ways(row).items():
-            yield (row.title, key, what), [_ours(entry, way, kind) for entry in group]
+            yield (row.title, key, what), [_ours(entry, way) for entry in group]
         if any(entry.published for entry in group):
-            yield (row.title, key, "paper"), [number_text(entry.published, kind.digits) for entry in group]
+            yield (row.title, key, "paper"), [number_text(entry.published, entry.kind.digits) for entry in group]
 
 
 def _ways(row):
@@ -80,7 +79,7 @@ def markdown(entries, number):
     """The table, then which settings won and how long a run took."""
     entries, kind = list(entries), KINDS[number]
     head = ["data set", kind.head, "", *titles(entries)]
-    body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries, number))]
+    body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries))]
     printed = any(entry.published for entry in entries)
     parts = [
         f"# {title(number)}\n\n{LEGEND}{LEGEND_OF_MARKS if printed else ''}{LEGEND_OF_CHOICE}\n\n",
@@ -89,33 +88,32 @@ def markdown(entries, number):
         settings(entries),
     ]
     if kind.point and printed:
-        parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries, kind)]
+        parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries)]
     return "".join(parts)
 
 
-def in_the_grid(entries, kind):
-    """The nearest setting to every printed line."""
+def in_the_grid(entries):
+    """The nearest setting to every printed line of accuracies or NLLs."""
     body = []
     for (row, algorithm), group in groupby(
         sorted(entries, key=lambda e: (_place(entries, e.row), list(ALGORITHMS).index(e.algorithm))),
         key=lambda entry: (entry.row, entry.algorithm),
     ):
-        printed = {entry.key: entry.published for entry in group if entry.published is not None}
-        found = nearest(row, algorithm, printed, kind) if printed and algorithm in row.sweep.algorithms else None
+        printed = [entry for entry in group if entry.published is not None and entry.kind.point]
+        found = nearest(printed) if printed and algorithm in row.sweep.algorithms else None
         if found is not None:
-            line = lambda spreads: " / ".join(number_text(each, kind.digits) for each in spreads)
-            inside = "yes" if found.inside else "no"
-            body.append(
-                [
-                    row.title,
-                    ALGORITHMS[algorithm],
-                    line(printed.values()),
-                    line(found.values),
-                    setting_text(found.setting),
-                    inside,
-                ]
-            )
+            theirs = " / ".join(number_text(entry.published, entry.kind.digits) for entry in printed)
+            values = zip(found.values, printed, strict=True)
+            ours = " / ".join(number_text(value, entry.kind.digits) for value, entry in values)
+            name, inside = _name(algorithm, found.runs), "yes" if found.inside else "no"
+            body.append([row.title, name, theirs, ours, setting_text(found.setting), inside])
     return _grid(["data set", "algorithm", "paper", "nearest of ours", "setting", "inside"], body)
+
+
+def _name(algorithm, runs):
+    """What a method is called, with its revision if it has another one since these runs."""
+    title, revisions = ALGORITHMS[algorithm], {run.revision for run in runs if not run.current}
+    return f"{title} (revision {max(revisions)})" if revisions else title
 
 
 def _place(entries, row):
@@ -129,7 +127,7 @@ def settings(entries):
     for row in dict.fromkeys(entry.row for entry in entries):
         printed = any(entry.published for entry in entries if entry.row == row)
         minutes = "" if row.minutes is None or not printed else f"≤ {row.minutes}"
-        for algorithm, title in ALGORITHMS.items():
+        for algorithm in ALGORITHMS:
             ways = {}  # by the setting they chose, mostly the same
             for way in _ways(row):
                 chosen, runs = row.chosen(algorithm, way), row.runs(algorithm, way)
@@ -141,8 +139,7 @@ def settings(entries):
                 seconds = sum(run.seconds for run in runs) / len(runs)
                 shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
                 shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""
-                name = title if all(run.current for run in runs) else f"{title} (revision {runs[0].revision})"
-                body.append([row.title, name, on, setting, of, len(runs), shown, minutes])
+                body.append([row.title, _name(algorithm, runs), on, setting, of, len(runs), shown, minutes])
     return _grid(head, body)
 
 
@@ -167,7 +164,7 @@ def as_csv(entries, number):
             ours, difference, chosen = entry.ours[way], entry.difference(way), entry.row.chosen(entry.algorithm, way)
             mean, deviation, seeds = ours or (None, None, None)
             line += [_significant(mean, 5), _significant(deviation, 3), seeds]
-            line += [_significant(difference, 3), entry.verdict(way, kind.point)]
+            line += [_significant(difference, 3), entry.verdict(way)]
             line += [setting_text(chosen.setting) if chosen else None]
         writer.writerow(line)
     return text.getvalue()
@@ -182,7 +179,7 @@ def screen(entries, number):
     from rich.table import Table
 
     entries = list(entries)
-    for name, group in groupby(lines(entries, number), key=lambda line: line[0][0]):
+    for name, group in groupby(lines(entries), key=lambda line: line[0][0]):
         table = Table(
             title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), min_width=len(name)
         )
@@ -210,7 +207,8 @@ def picture(entries, number, path):
     for axis in axes.flat[len(rows) :]:
         axis.set_axis_off()
     for axis, row in zip(axes.flat, rows, strict=False):
-        mine = [e for e in entries if e.row == row and e.published and e.ours[PAPER] and e.ours[PAPER].mean < inf]
+        shown = [e for e in entries if e.row == row and e.kind.measure is KINDS[number].measure]
+        mine = [e for e in shown if e.published and e.ours[PAPER] and e.ours[PAPER].mean < inf]
         for entry in mine:
             ours = entry.ours[PAPER]
             axis.errorbar(
@@ -238,9 +236,9 @@ def picture(entries, number, path):
     return save(figure, path)
 
 
-def _ours(entry, way, kind):
-    text = number_text(entry.ours[way], kind.digits)
-    mark = MARKS[entry.verdict(way, kind.point)]
+def _ours(entry, way):
+    text = number_text(entry.ours[way], entry.kind.digits)
+    mark = MARKS[entry.verdict(way)]
     return f"{text} {mark}".rstrip()
 
 

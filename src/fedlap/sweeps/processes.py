@@ -51,8 +51,12 @@ def on_processes(workers, work, items):
 
 
 def _deal(cores, workers):
-    """A core for each worker, or several where there are more cores; with more workers than cores, they take turns."""
-    return [cores[i % len(cores) :: workers] for i in range(workers)]
+    """As many cores for each worker, the rest for none: which worker carries on with a run must not change its bits.
+
+    With more workers than cores, they take turns.
+    """
+    each = max(len(cores) // workers, 1)
+    return [cores[i * each % len(cores) :][:each] for i in range(workers)]
 
 
 def _begin(free, precise):

@@ -83,6 +83,11 @@ class Result:
         return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
 
     @property
+    def group(self):
+        """What the results of several seeds have in common."""
+        return self.algorithm, json.dumps(self.setting, sort_keys=True), self.held_out
+
+    @property
     def current(self):
         """Whether the algorithm is still the same; tables show what ran before until it has run again."""
         return self.algorithm in ALGORITHMS and self.revision == ALGORITHMS[self.algorithm].revision
