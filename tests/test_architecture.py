@@ -19,10 +19,10 @@ def imported(path):
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name.removeprefix("fedlap.") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level] if node.level else ()
-            module = ".".join((*base, node.module)) if node.module else ".".join(base)
+            module = ".".join((*base, node.module)).removeprefix("fedlap.") if node.module else ".".join(base)
             names |= {module} if node.module else {".".join((*base, alias.name)) for alias in node.names}
     return names
 

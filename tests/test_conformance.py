@@ -223,6 +223,7 @@ def test_what_cannot_do_its_part_is_refused(options, message):
         (lambda x, y: (x, y + 1), "late, row .: label is 3; expected a whole number from 0 to 2"),
         (lambda x, y: (x[:, :1], y), r"late has rows of shape \(1,\)"),
         (lambda x, y: (x * np.nan, y), "late, row 0, column 0: input is nan"),
+        (lambda x, y: x, r"late: ndarray; expected a pair \(inputs, labels\)"),
     ],
 )
 def test_a_watched_set_is_checked_as_the_test_set_is(change, message):

@@ -66,6 +66,10 @@ def test_a_study_is_read_with_its_defaults_and_its_members_in_order(tmp_path):
         ({"algorithm": {"delta": -1.0}}, "delta is -1.0; expected a number above 0"),
         ({"network": {"address": "localhost"}}, 'network.address is .*; expected "host:port"'),
         ({"network": {"quorum": 3}}, "network.quorum is 3; the study has 2 members"),
+        (
+            {"network": {"quorum": 1}, "algorithm": {"name": "bcm", "delta": 1.0}},
+            "network.quorum is 1; bcm has one round.*expected 2, all members",
+        ),
         ({"network": {"deadline": 0}}, "network.deadline is 0; expected a number of seconds above 0"),
         ({"netwrok": {}}, "unknown section 'netwrok'; did you mean 'network'"),
     ],

@@ -197,9 +197,18 @@ def with_passphrase(content):
     ],
 )
 def test_a_key_that_cannot_be_used_is_named(start, tmp_path, change, message):
+    """Those that others can read and those that are missing have words of their own."""
     path = tmp_path / "members/north.key"
-    path.write_bytes(change(path.read_bytes()))
+    whole = path.read_bytes()
+    path.write_bytes(change(whole))
     with pytest.raises(ConfigError, match=message):
+        start()
+    path.write_bytes(whole)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="others can read this private key"):
+        start()
+    path.unlink()
+    with pytest.raises(ConfigError, match="there is no such file"):
         start()
 
 

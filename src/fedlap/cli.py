@@ -40,7 +40,8 @@ def run(
 ):
     """Train, show the progress, print the table, and write a results folder."""
     from . import atomic, experiment, spec
-    from .display import Display
+    from .data import bring
+    from .display import Display, downloading
     from .errors import ConfigError
     from .report import curves, markdown, summarise
 
@@ -55,6 +56,8 @@ def run(
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
         experiment.begin(wanted, folder)
     train = wanted.train
+    with downloading() as progress:
+        bring(wanted.federation["dataset"], data_dir, progress)
     with Display(wanted, folder) as display:
         for step in experiment.carry_out(wanted, folder, data_dir):
             display.show(step)
@@ -106,7 +109,7 @@ def data_list(data_dir: DataDir = None):
     for name, entry in DATASETS.items():
         problems = {status for _, status in verify(name, data_dir)} - {"ok"}
         here = "damaged" if problems - {"missing"} else "no" if problems else "bundled" if entry.bundled else "yes"
-        table.add_row(name, entry.description, f"{entry.bytes / 1e6:.2g} MB", entry.licence, here)
+        table.add_row(name, entry.description, _size(entry.bytes), entry.licence, here)
     Console().print(table)
 
 
@@ -131,6 +134,10 @@ def data_verify(name: DataSet, data_dir: DataDir = None):
         typer.echo(f"{status:10} {file}")
     if any(status != "ok" for _, status in results):
         raise typer.Exit(1)
+
+
+def _size(count):
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def _shown(value):

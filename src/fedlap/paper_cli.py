@@ -108,9 +108,13 @@ def _draw(paper, name, output):
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
     import jax
 
+    from .data import bring
+    from .display import downloading
     from .sweeps.carry import carry_out
     from .sweeps.display import Display
 
+    with downloading() as progress:
+        bring(sweep.table["federation"]["dataset"], data_dir, progress)
     if sweep.precision == "float64":
         jax.config.update("jax_enable_x64", True)
     with Display(sweep, file) as display:

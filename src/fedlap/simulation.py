@@ -77,7 +77,7 @@ class Simulation:
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
-        watch = {name: on_device(*federation.checked(name, *data)) for name, data in (watch or {}).items()}
+        watch = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
         size = Vector(weights).size
         engine = choose(engine, size)
         return cls(algorithm, federation, solver, server_solver, seed, participation, setup, size, engine, test, watch)

@@ -138,7 +138,7 @@ def _summary(contract, checked, train, test):
     ]
     if test is not None:
         lines.append(f"to train on: {len(train)} rows; kept back to test on: {len(test)} rows")
-    lines += encoding.warnings(contract, train)
+        lines += encoding.warnings(contract, train)
     return "\n".join([*lines, "Nothing was sent."])
 
 

@@ -10,7 +10,7 @@ from ..quadratic import fold, linear, square
 class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k = H_k(w_k) − V_k + S_g
-    v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← V_k + ρ (H_k − V_k)
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← (1 − ρ) V_k + ρ H_k
     w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
     """
 
@@ -29,8 +29,8 @@ class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
 
     def site_update(self, g, t, q, k):
         # Without S_k itself: where S_g is large, S_k − S_g would lose V_k to rounding, and with it its sign.
-        rho, change = damping(self.rho, k), q.H - t.V
-        return Site(t.v + rho * (change @ q.w + g.S @ (q.w - g.w)), t.V + rho * change)
+        rho = damping(self.rho, k)
+        return Site(t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w)), (1 - rho) * t.V + rho * q.H)
 
     def contribution(self, t, q, k):
         return t

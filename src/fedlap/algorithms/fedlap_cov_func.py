@@ -34,7 +34,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
                     − Σ_{M_k} τ_i ℓ(ŷ_i, w) + Σ_k' Σ_{M_k'} τ_i ℓ(ŷ_{i,g}, w)
     H_k = [∇²ℓ_k(w_k) − H^{M_k}(w_k)]₊,   S_k = H_k − V_k + S_g       what function space says is not said twice
-    v_k ← v_k + ρ (S_k w_k − S_g w_g),    V_k ← V_k + ρ (H_k − V_k),    ŷ_i ← f(x_i; w_k)
+    v_k ← v_k + ρ (S_k w_k − S_g w_g),    V_k ← (1 − ρ) V_k + ρ H_k,    ŷ_i ← f(x_i; w_k)
     w_g ← argmin_w  Σ_k [Σ_{M_k} τ_i ℓ(ŷ_i, w) − v_kᵀw] + ½wᵀS_g w,    S_g = δI + Σ_k V_k
     """
 
@@ -62,9 +62,9 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
         return Laplace(w, H.positive_part())
 
     def site_update(self, g, t, q, k):
-        rho, change = damping(self.rho, k), q.H - t.V  # without S_k, as in FedLap-Cov
-        v = t.v + rho * (change @ q.w + g.S @ (q.w - g.w))
-        return LabelledSite(v, t.V + rho * change, k.soften(q.w))
+        rho = damping(self.rho, k)
+        v = t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w))  # without S_k, as in FedLap-Cov
+        return LabelledSite(v, (1 - rho) * t.V + rho * q.H, k.soften(q.w))
 
     def contribution(self, t, q, k):
         return t

@@ -7,13 +7,14 @@ from .heart import heart
 from .images import cifar10, fashion_mnist, mnist
 from .loaders import LOADERS, PARTITIONS, load
 from .partition import dirichlet, homogeneous, label_rate, natural, two_classes_per_client
-from .sources import fetch, verify
+from .sources import bring, fetch, verify
 
 __all__ = [
     "DATASETS",
     "LOADERS",
     "PARTITIONS",
     "Federation",
+    "bring",
     "cifar10",
     "credit",
     "dirichlet",

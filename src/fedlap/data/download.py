@@ -1,11 +1,13 @@
 """Fetch a published file: resumed where it stopped, checked, and only then given its name."""
 
+import fcntl
 import hashlib
 import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
@@ -22,17 +24,46 @@ def download(item: Download, folder: Path, progress: Progress | None = None) -> 
 
     An interrupted transfer leaves `<file>.part`, which the next call continues. Wrong bytes leave nothing.
     """
-    part = folder / f"{item.file}.part"
-    failures = []
-    for url in item.urls:
-        try:
-            _receive(item, url, part, progress)
-            _check(item, part)
-            os.replace(part, folder / item.file)
-            return folder / item.file
-        except (OSError, http.client.HTTPException, DataError) as error:
-            failures.append(f"{url}: {error}")
+    part, whole, failures = folder / f"{item.file}.part", folder / item.file, []
+    with _alone_in(folder):
+        if whole.exists() and _md5(whole) == item.md5:  # while this one waited, another brought it
+            return whole
+        for url in item.urls:
+            try:
+                _fetch(item, url, part, progress)
+                os.replace(part, whole)
+                return whole
+            except (OSError, http.client.HTTPException, DataError) as error:
+                failures.append(f"{url}: {error}")
     raise DataError(f"cannot download {item.file}: " + "; ".join(failures))
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two processes that write one `.part` would both end with neither's bytes: the second waits for the first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be made ({error.strerror}); expected a folder to write to") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _fetch(item: Download, url: str, part: Path, progress: Progress | None) -> None:
+    begun = part.exists()
+    _receive(item, url, part, progress)
+    try:
+        _check(item, part)
+    except DataError:
+        if not begun or part.exists():
+            raise
+        # What was continued was no beginning of this file, perhaps another address's error page: once more, from none.
+        _receive(item, url, part, progress)
+        _check(item, part)
 
 
 def _receive(item: Download, url: str, part: Path, progress: Progress | None) -> None:
@@ -46,7 +77,9 @@ def _receive(item: Download, url: str, part: Path, progress: Progress | None) ->
         # A server may ignore the range and send the whole file, with status 200.
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         have = have if resumed else 0
-        part.parent.mkdir(parents=True, exist_ok=True)
+        offered = response.headers.get("Content-Length")
+        if offered is not None and have + int(offered) != item.size:  # a page of something else, and no reason to begin
+            raise DataError(f"it has {have + int(offered)} bytes; expected {item.size}")
         with open(part, "ab" if resumed else "wb") as file:
             while have <= item.size and (chunk := response.read(_CHUNK)):
                 file.write(chunk)
@@ -59,8 +92,12 @@ def _check(item: Download, part: Path) -> None:
     size = part.stat().st_size
     if size < item.size:
         raise DataError(f"received {size} of {item.size} bytes; run it again to continue")
-    with open(part, "rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
+    found = _md5(part)
     if size > item.size or found != item.md5:
         part.unlink()
         raise DataError(f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {found}; discarded")
+
+
+def _md5(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()

@@ -41,7 +41,7 @@ class Federation:
         validation.finite(self.inputs, self._owner)
         _set(self, "labels", validation.class_labels(self.labels, self.classes, self._owner))
 
-        inputs, labels = self.checked("the test set", self.test_inputs, self.test_labels)
+        inputs, labels = self.checked("the test set", (self.test_inputs, self.test_labels))
         _set(self, "test_inputs", inputs)
         _set(self, "test_labels", labels)
 
@@ -138,12 +138,12 @@ class Federation:
             test_labels=self.labels[test],
         )
 
-    def checked(self, what: str, inputs: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
-        """A labelled set of inputs like those of the clients, to evaluate on, in its one form."""
-        inputs, labels = _pair(what, (inputs, labels))
+    def checked(self, what: str, pair: object) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs like those of the clients and their labels, to evaluate on, in their one form."""
+        inputs, labels = _pair(what, pair)
         validation.not_empty(what, inputs)
         validation.same_shape(what, inputs, "the clients' pool", self.inputs)
-        where = (what + ", row {}").format
+        where = lambda row: f"{what}, row {row}"
         validation.finite(inputs, where)
         return inputs, validation.class_labels(labels, self.classes, where)
 

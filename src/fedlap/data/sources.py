@@ -28,15 +28,23 @@ Folder = str | os.PathLike[str]
 
 def read(name: str, data_dir: Folder | None = None) -> dict[str, bytes]:
     """The checked contents of all files of a data set, by file name; files found nowhere are downloaded."""
-    known = dataset(name)
+    return {item.content.name: item.bytes for item in _complete(dataset(name), data_dir, progress=None)}
+
+
+def bring(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> None:
+    """Download what `read` would have to, so that somebody can watch."""
+    _complete(dataset(name), data_dir, progress)
+
+
+def _complete(known: Dataset, data_dir: Folder | None, progress: Progress | None) -> list["_Found"]:
     folders = places(known, data_dir)
     found = _examine(known, folders)
     missing = [item.content for item in found if item.path is None]
     if missing:
-        _download(known, missing, _cache(known), folders, progress=None)
+        _download(known, missing, _cache(known), folders, progress)
         found = _examine(known, folders)
     _raise_first(known, found)
-    return {item.content.name: item.bytes for item in found}
+    return found
 
 
 def fetch(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> Path:
@@ -123,8 +131,11 @@ def _locate(known: Dataset, content: Content, folders: Iterable[Path]) -> Path |
     for folder in folders:
         loose = [inner / name for inner in (folder, folder / known.archive_folder) for name in spellings]
         for path in (*loose, *(folder / name for name in archives)):
-            if path.is_file():
-                return path
+            try:
+                if path.is_file():
+                    return path
+            except PermissionError as error:
+                raise DataError(f"{folder}: cannot be read ({error.strerror}); expected a folder of yours") from error
     return None
 
 

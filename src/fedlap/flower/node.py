@@ -12,6 +12,7 @@ import traceback
 from ..errors import ConfigError, DataError
 from ..study.keys import check_private
 from ..study.messages import Reply, Request
+from ..study.refusals import Reason
 from .environment import Refused, prepare, shorten_node_waits
 
 AGAIN = 5.0  # seconds until a node that was not let in asks again
@@ -52,8 +53,9 @@ def _private_key(path):
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+    path = check_private(path)
     try:
-        return load_ssh_private_key(check_private(path).read_bytes(), None)
+        return load_ssh_private_key(path.read_bytes(), None)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a file of your own") from error
     except TypeError as error:  # what cryptography raises where it misses a passphrase
@@ -160,9 +162,10 @@ def answer(site, records):
     try:
         request = wire.read(records, Request)
     except DataError as error:
-        return Reply(site.member, "", f"this site cannot read the request: {error}")
+        site.log(f"refused: {error}")
+        return Reply(site.member, "", Reason.UNREADABLE.value)
     try:
         return site.answer(request)
-    except Exception as error:  # a site must stay; what went wrong is for its own log, not for the network
+    except Exception:  # a site must stay; what went wrong is for its own log, not for the network
         site.log(traceback.format_exc())
-        return Reply(site.member, request.digest, f"an error at the site ({type(error).__name__}); see its own log")
+        return Reply(site.member, request.digest, Reason.OTHER.value)

@@ -54,7 +54,12 @@ KINDS = {
     "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
     "5": Kind("Negative log-likelihood", "round", nll, 2, 0.005),
     "two-points": Kind(
-        "FedLap-Func with two memory points per class and client", "", mean_accuracy, 1, 1.0, "average at round {}"
+        "FedLap-Func with two memory points per class and client",
+        "number",
+        mean_accuracy,
+        1,
+        1.0,
+        "average at round {}",
     ),
     "standard": Kind("Standard inputs and activations, accuracy (%)", "round", mean_accuracy, 1, 1.0),
 }

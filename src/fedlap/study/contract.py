@@ -155,6 +155,12 @@ def _resolve(table, path):
     general = parse_general(table["study"])
     network = parse_network(table.get("network", {}), len(general.members))
     target = Target.parse(table["target"])
+    experiment, quorum = _experiment(general, table), network.quorum or len(general.members)
+    if experiment.make_algorithm().one_shot and quorum < len(general.members):
+        raise ConfigError(
+            f"network.quorum is {quorum}; {experiment.algorithm_name} has one round, and would never hear a member "
+            f"that is left out of it: expected {len(general.members)}, all members"
+        )
     return Study(
         path=path,
         name=general.name,
@@ -168,10 +174,10 @@ def _resolve(table, path):
         share_points=general.share_points,
         ignored_columns=general.ignored_columns,
         address=network.address,
-        quorum=network.quorum or len(general.members),
+        quorum=quorum,
         deadline=float(network.deadline),
         retries=network.retries,
-        experiment=_experiment(general, table),
+        experiment=experiment,
     )
 
 

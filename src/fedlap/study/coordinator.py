@@ -86,9 +86,9 @@ class Coordinator:
         if self.checkpoint.exists():
             header, arrays = store.read(self.checkpoint)
             if header["study"] != self.terms.digest:
+                cure = "--again starts a new run" if header["finished"] else "put the other study.toml back to go on"
                 raise DataError(
-                    f"{self.checkpoint}: a run of another study, or of this one before its study.toml was changed; "
-                    "choose another output folder"
+                    f"{self.checkpoint}: a run of another study.toml, perhaps of this one before it was changed; {cure}"
                 )
             anew = "; --again starts a new run" if header["finished"] else ""
             self.tell(Event("resumed", "resuming", words=f"{header['round']} rounds are done{anew}"))
@@ -162,7 +162,8 @@ class Coordinator:
             try:
                 if isinstance(reply, Exception):
                     raise reply
-                if (reply.member, reply.answers) != (name, requests[name].digest):
+                expected = {requests[name].digest, ""} if reply.refusal else {requests[name].digest}
+                if reply.member != name or reply.answers not in expected:  # what cannot be read has no digest to name
                     raise DataError(f"{name} has answered another request, or under another name")
                 if reply.refusal:
                     raise DataError(f"{name} refuses: {reply.refusal}")

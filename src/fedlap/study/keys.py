@@ -141,8 +141,9 @@ def _private_key(path, what):
     _, _, serialization, _ = _cryptography()
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file; expected {what}")
+    path = check_private(path)
     try:
-        return serialization.load_pem_private_key(check_private(path).read_bytes(), None)
+        return serialization.load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: expected {what}, in PEM and without a passphrase") from error
 

@@ -13,6 +13,7 @@ class Reason(StrEnum):
     """All that a refusal says on the network."""
 
     STUDY = "its study.toml is not the server's; expected the same at the server and at every member"
+    UNREADABLE = "it cannot read the request"
     REQUEST = "it does not know such a request"
     CONSENT = "its study file does not let it share points"
     ARRAYS = "what the server sent is not what the study needs"
