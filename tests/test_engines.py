@@ -59,12 +59,12 @@ def test_a_sample_of_the_memory_stands_for_all_of_it():
     labels = weigh(jnp.asarray(rng.uniform(size=len(inputs))), jax.nn.softmax(rng.normal(size=(len(inputs), 3))))
     whole = parties._distil(task, inputs)(w, labels)
     keys = jax.random.split(jax.random.key(0), draws)
-    sampled = np.asarray(jax.vmap(lambda key: parties._sampled_distil(task, inputs, key)(w, labels))(keys))
+    sampled = np.asarray(jax.vmap(lambda key: parties._sampled_distil(task, inputs, len(inputs), key)(w, labels))(keys))
     error = sampled.std() / draws**0.5
     assert 0 < error < 0.01 * whole  # a wrong factor would show
     assert abs(sampled.mean() - whole) < 4 * error
     few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
-    assert parties._sampled_distil(task, few, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
+    assert parties._sampled_distil(task, few, size, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
 
 
 def test_each_use_of_a_step_has_its_own_key(monkeypatch):
@@ -77,7 +77,7 @@ def test_each_use_of_a_step_has_its_own_key(monkeypatch):
             return super().train(params, inputs, key)
 
     monkeypatch.setattr(parties, "_noise", keys.append)
-    monkeypatch.setattr(parties, "_sampled_distil", lambda task, inputs, key: keys.append(key))
+    monkeypatch.setattr(parties, "_sampled_distil", lambda task, inputs, points, key: keys.append(key))
     run = simulation("pvi", model=Watched(MODELS["dropout"].layers))
     state, setup = run.init(), run.setup
     keys.clear()
