@@ -133,6 +133,7 @@ def test_a_table_shows_both_ways_beside_the_paper(made_up):
     assert "| A row | 3 | ours, chosen on test | 60.0(1.0) ▲ |" in text
     assert "|  |  | ours, chosen on validation | 50.0(1.0) ✓ |" in text
     assert "|  |  | paper | 50.0(1.0) | 70.0(1.0) |" in text  # and no column for what this table has not
+    assert "|  |  | difference | +10.0 | – |" in text
     assert "| A row | FedAvg | test | epochs 1 | 2 | 2 | 2 | ≤ 7 |" in text
     assert "| A row | FedAvg | validation | epochs 5 | 2 | 2 | 2 | ≤ 7 |" in text
     assert "| A row | FedAvg | 50.0(1.0) | 50.0(1.0) | epochs 5 | yes |" in text
@@ -244,7 +245,7 @@ def test_the_commands_of_a_row(made_up, tmp_path):
     out = tmp_path / "out"
     options = ("--paper", made_up.folder, "--output", out)
     shown = fedlap_command("table", "1", *options).output
-    assert "60.0(1.0)▲" in shown and "50.0(1.0)✓" in shown
+    assert "60.0(1.0)▲" in shown and "50.0(1.0)✓" in shown and "+10.0" in shown
     assert {path.name for path in out.iterdir()} == {"table-1.md", "table-1.csv", "table-1.png"}
     shown = fedlap_command("reproduce", "row", *options).output
     assert "A row" in shown and "60.0(1.0)" not in shown  # what ran here, not what was made up

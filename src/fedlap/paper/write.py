@@ -14,7 +14,8 @@ from .tables import KINDS, WAYS, nearest
 CHOSEN_ON = {PAPER: "test", HONEST: "validation"}
 LINES = {way: f"ours, chosen on {on}" for way, on in CHOSEN_ON.items()}
 UNTUNED = "ours"  # every method has one setting, nothing was chosen
-SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", UNTUNED: "ours", "paper": "paper"}  # for a terminal
+DIFFERENCE = "difference"  # ours, chosen on test, minus the paper's
+SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", UNTUNED: "ours", "paper": "paper", DIFFERENCE: "diff."}
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
 LEGEND = (
     "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, ∞ not reached by every "
@@ -22,7 +23,8 @@ LEGEND = (
 )
 LEGEND_OF_MARKS = (
     "✓ within two published standard deviations, ≈ within one accuracy point (of an NLL: half a printed digit), "
-    "▲ above, ▼ below: above is better for an accuracy, and worse for rounds and for an NLL. "
+    "▲ above, ▼ below: above is better for an accuracy, and worse for rounds and for an NLL. *Difference*: ours, "
+    "chosen on test, minus the paper's. "
 )
 LEGEND_OF_CHOICE = (
     "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper seems to; "
@@ -32,7 +34,7 @@ LEGEND_OF_CHOICE = (
 
 SCREEN_LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
-    "rows; ✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below, – not run, ∞ not "
+    "rows; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below, – not run, ∞ not "
     "reached by every seed"
 )
 NEAREST = (
@@ -59,13 +61,15 @@ def titles(entries):
 
 
 def lines(entries):
-    """(head, cells) of every line: for each row and round ours in both ways, then the paper's."""
+    """(head, cells) of every line: for each row and round ours in both ways, the paper's, and the difference."""
     for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
         group = list(group)
         for way, what in _ways(row).items():
             yield (row.title, key, what), [_ours(entry, way) for entry in group]
         if any(entry.published for entry in group):
             yield (row.title, key, "paper"), [number_text(entry.published, entry.kind.digits) for entry in group]
+        if any(entry.difference(PAPER) is not None for entry in group):
+            yield (row.title, key, DIFFERENCE), [_difference(entry) for entry in group]
 
 
 def _ways(row):
@@ -187,9 +191,9 @@ def screen(entries, number):
             table.add_column(head, no_wrap=True, justify="left" if head == "" else "right")
         previous = None
         for (_, key, what), cells in group:
-            style = "dim" if what == "paper" else None
+            style = "dim" if what in ("paper", DIFFERENCE) else None
             cells = [re.sub(r"\b0\.", ".", cell).replace(" ", "") for cell in cells]
-            table.add_row("" if key == previous else key, SHORT[what], *cells, style=style, end_section=what == "paper")
+            table.add_row("" if key == previous else key, SHORT[what], *cells, style=style)
             previous = key
         yield table
 
@@ -240,6 +244,13 @@ def _ours(entry, way):
     text = number_text(entry.ours[way], entry.kind.digits)
     mark = MARKS[entry.verdict(way)]
     return f"{text} {mark}".rstrip()
+
+
+def _difference(entry):
+    difference = entry.difference(PAPER)
+    if difference is None or difference == inf:
+        return "–" if difference is None else "∞"
+    return f"{difference:+.{entry.kind.digits}f}".replace("-", "−")
 
 
 def number_text(spread, digits):
