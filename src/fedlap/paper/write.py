@@ -34,8 +34,8 @@ LEGEND_OF_CHOICE = (
 
 SCREEN_LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
-    "rows; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a digit), ▲ above, ▼ below, – not run, ∞ not "
-    "reached by every seed"
+    "rows; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a digit), "
+    "▲ above, ▼ below, – not run, ∞ not reached by every seed"
 )
 NEAREST = (
     "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
