@@ -250,7 +250,8 @@ def _difference(entry):
     difference = entry.difference(PAPER)
     if difference is None or difference == inf:
         return "–" if difference is None else "∞"
-    return f"{difference:+.{entry.kind.digits}f}".replace("-", "−")
+    rounded = round(difference, entry.kind.digits) + 0.0  # and no minus before a zero
+    return f"{rounded:+.{entry.kind.digits}f}".replace("-", "−")
 
 
 def number_text(spread, digits):
