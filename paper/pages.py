@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fedlap.paper import figures, tables, write
+from fedlap.paper.picture import picture
 from fedlap.paper.rows import ALGORITHMS, Paper
 from fedlap.sweeps.choose import HONEST, PAPER
 
@@ -114,7 +115,7 @@ def main():
     paper = Paper.find(REPOSITORY / "paper")
     for path, text in pages(paper).items():
         path.write_text(text)
-    write.picture(tables.entries(paper, "1"), "1", IMAGES / "table-1.png")
+    picture(tables.entries(paper, "1"), "1", IMAGES / "table-1.png")
     for name, draw in figures.FIGURES.items():
         draw(paper, IMAGES / f"{name}.png")
 

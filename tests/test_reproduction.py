@@ -17,6 +17,7 @@ from fedlap.cli import app
 from fedlap.data import LOADERS
 from fedlap.errors import ConfigError, DataError
 from fedlap.paper import figures, tables, write
+from fedlap.paper.picture import picture
 from fedlap.paper.pooled import optimum
 from fedlap.paper.rows import ALGORITHMS, Paper
 from fedlap.sweeps.results import Curve, Result
@@ -158,7 +159,7 @@ def test_one_seed_has_no_deviation(made_up):
     assert "| A row | 3 | ours, chosen on test | 59.0 ▲ |" in text
     line = first_of_csv(made_up)
     assert [line[f"chosen_on_test_{what}"] for what in ("mean", "deviation", "seeds")] == ["59", "", "1"]
-    write.picture(tables.entries(made_up, "1"), "1", made_up.folder / "one.png")
+    picture(tables.entries(made_up, "1"), "1", made_up.folder / "one.png")
     assert (made_up.folder / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -170,7 +171,7 @@ def test_an_accuracy_that_was_not_reached_lies_outside(made_up):
     assert first.ours["paper"] == tables.Spread(np.inf, None, 2)  # one seed has 59 per cent, the other 61
     assert (first.verdict("paper"), second.verdict("paper")) == ("above", None)
     assert "| A row | 60 | ours, chosen on test | ∞ ▲ | – |" in write.markdown([first, second], "3")
-    path = write.picture([first, second], "3", made_up.folder / "rounds.png")
+    path = picture([first, second], "3", made_up.folder / "rounds.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -128,6 +128,7 @@ def _show(paper, number, row, output):
     from . import atomic
     from .errors import DataError
     from .paper import write
+    from .paper.picture import picture
     from .paper.tables import entries
 
     found = entries(paper, number, row)
@@ -140,7 +141,7 @@ def _show(paper, number, row, output):
     for ending, text in written.items():
         atomic.write(Path(f"{stem}{ending}"), text)
     if any(entry.published for entry in found):  # otherwise there is nothing to draw ours against
-        written[".png"] = write.picture(found, number, Path(f"{stem}.png"))
+        written[".png"] = picture(found, number, Path(f"{stem}.png"))
     console = Console(highlight=False)
     console.print(f"[bold]{write.title(number)}[/bold]")
     console.print(write.SCREEN_LEGEND, style="dim")
