@@ -54,10 +54,11 @@ def run(
         is_file = bool(words) and words[0].endswith(".toml")
         wanted = spec.read(words[0] if is_file else None, words[1:] if is_file else words, settings or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-        experiment.begin(wanted, folder)
     train = wanted.train
     with downloading() as progress:
         bring(wanted.federation["dataset"], data_dir, progress)
+    if resume is None:  # only now: without its data there is nothing to resume
+        experiment.begin(wanted, folder)
     with Display(wanted, folder) as display:
         for step in experiment.carry_out(wanted, folder, data_dir):
             display.show(step)

@@ -77,9 +77,9 @@ def _receive(item: Download, url: str, part: Path, progress: Progress | None) ->
         # A server may ignore the range and send the whole file, with status 200.
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         have = have if resumed else 0
-        offered = response.headers.get("Content-Length")
-        if offered is not None and have + int(offered) != item.size:  # a page of something else, and no reason to begin
-            raise DataError(f"it has {have + int(offered)} bytes; expected {item.size}")
+        offered = response.length  # None if the server does not say
+        if offered is not None and have + offered != item.size:  # a page of something else, and no reason to begin
+            raise DataError(f"it has {have + offered} bytes; expected {item.size}")
         with open(part, "ab" if resumed else "wb") as file:
             while have <= item.size and (chunk := response.read(_CHUNK)):
                 file.write(chunk)
