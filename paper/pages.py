@@ -1,13 +1,13 @@
 """Bring docs/tables, their pictures and the tables in other pages up to the committed results: python paper/pages.py"""
 
+import math
 import re
 from itertools import groupby
 from pathlib import Path
 
 from fedlap.paper import figures, tables, write
 from fedlap.paper.picture import picture
-from fedlap.paper.rows import ALGORITHMS, Paper
-from fedlap.sweeps.choose import HONEST, PAPER
+from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, Paper
 
 REPOSITORY = Path(__file__).parents[1]
 IMAGES = REPOSITORY / "docs/images"
@@ -31,6 +31,7 @@ def pages(paper):
         ("README.md", r"\| data set \| +\| FedAvg", extract(paper)),
         ("docs/reproduction.md", r"\| data set \| FedLap ", glance(paper)),
         ("docs/reproduction.md", r"\| table \| chosen on ", verdicts(paper)),
+        ("docs/reproduction.md", r"\| table \| data set ", outside(paper)),
     ):
         page = REPOSITORY / name
         text = found.get(page) or page.read_text()
@@ -62,7 +63,7 @@ def glance(paper):
     for row, mine in groupby(ran, key=lambda entry: entry.row):
         mine = list(mine)
         last = [entry for entry in mine if entry.key == mine[-1].key]
-        ours = {entry.algorithm: entry.ours[PAPER].mean for entry in last}
+        ours = {e.algorithm: -math.inf if e.ours[PAPER].diverged else e.ours[PAPER].mean for e in last}
         theirs = {e.algorithm: e.published[0] for e in entries if (e.row, e.key) == (row, mine[-1].key) and e.published}
         # Of the quickest seed: the others often waited for other work.
         seconds = [min(run.seconds for run in row.runs(entry.algorithm, PAPER)) for entry in last]
@@ -88,6 +89,23 @@ def verdicts(paper):
             ran = [entry for entry in tables.entries(paper, number) if entry.ours[way] and entry.published]
             inside = (_inside(ran, names, way) for names in GROUPS.values())
             lines.append([title, write.CHOSEN_ON[way], *inside])
+    return _table(lines)
+
+
+def outside(paper):
+    """Every cell of FedLap and FedLap-Cov that came out otherwise, and whether its printed line lies in the grid."""
+    head = ["table", "data set", "method", "at", "ours", "paper", "a setting of the grid that gives the printed line"]
+    lines = [head, ["---"] * len(head)]
+    for number in (each for each in tables.KINDS if each.isdigit()):
+        entries = [entry for entry in tables.entries(paper, number) if entry.algorithm in ("fedlap", "fedlap_cov")]
+        for entry in entries:
+            if entry.verdict(PAPER) in ("above", "below", "diverged"):
+                line = [e for e in entries if (e.row, e.algorithm) == (entry.row, entry.algorithm) and e.published]
+                near = tables.nearest(line) if entry.kind.point else None
+                found = write.setting_text(near.setting) if near and near.inside else "none that has run"
+                texts = [write.number_text(each, entry.kind.digits) for each in (entry.ours[PAPER], entry.published)]
+                name, where = ALGORITHMS[entry.algorithm], f"{entry.kind.head} {entry.key}"
+                lines.append([number, entry.row.title, name, where, *texts, found if entry.kind.point else "–"])
     return _table(lines)
 
 

@@ -292,7 +292,7 @@ def fedlap(loss, clients, drawn, delta, rho):
 
 
 def fedlap_cov(loss, clients, drawn, delta, rho, covariance):
-    """Eq. (21): V_k is written as the convex combination, which the library leaves as V_k + ρ(S_k − S_g)."""
+    """Eqs. (12), (14) and (21), with S_k as a matrix of its own, which the library never forms."""
     P = size(clients)
     w_g, S_g = np.zeros(P), delta * np.eye(P)
     v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]

@@ -128,6 +128,14 @@ def test_errors_are_one_line_without_a_traceback(finished, arguments, message):
     assert "Traceback" not in result.stderr
 
 
+def test_a_file_that_cannot_be_written_is_one_line_too(finished):
+    folder, _ = finished
+    (folder / "x.jsonl.checkpoints").write_text("a file where a folder is to be")
+    result = fedlap("sweep", "grid.toml", "--output", "x.jsonl", cwd=folder)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: x.jsonl.checkpoints") and len(result.stderr.splitlines()) == 1
+
+
 def test_a_run_that_diverges_says_so(finished):
     """In the table, and in lines that any reader of JSON takes."""
     folder, _ = finished

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import itertools
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 
@@ -35,28 +36,116 @@ def test_every_row_is_a_sweep_of_known_algorithms():
         assert sweep.table["federation"]["dataset"] in LOADERS
 
 
-def test_the_grids_are_those_of_the_appendix():
-    counts = {
-        "flamby": (6, 30, 120, 30, 30),
-        "uci-heterog": (3, 9, 27, 9, 9, 9),
-        "uci-homog": (3, 9, 27, 9, 9),
-        "fmnist-homog": (3, 15, 45, 15, 15, 75),
-        "mnist-homog": (6, 18, 54, 18, 18, 54),
-        "cifar10": (3, 12, 27, 9, 9, 27),
-    }
-    rates = {"fmnist-homog": 1e-3, "cifar10": 5e-4}
-    alphas = {"fmnist-homog": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], "mnist-homog": [1e-4, 1e-5, 1e-6]}
-    for name, alpha in alphas.items():  # typed from the appendix
-        both = [PAPER.row(each).sweep.axes for each in (name, name.replace("homog", "heterog"))]
-        assert [axes["feddyn"]["alpha"] for axes in both] == [alpha, alpha]
-        assert [axes["feddyn"]["weight_decay"] for axes in both] == [[1e-4, 1e-5, 1e-6]] * 2
-        assert [axes["fedavg"]["epochs"] for axes in both] == [[1, 5, 10]] * 2
-        assert [axes["fedlap_cov"] for axes in both] == [both[0]["fedlap_cov"]] * 2
-    for name, expected in counts.items():
-        sweep = PAPER.row(name).sweep
-        if name in rates:  # a tenth of this server's rate is ours
-            sweep = sweep.narrow([f"server_solver.learning_rate={rates[name]}"])
-        assert tuple(len(sweep.settings(algorithm)) for algorithm in sweep.algorithms) == expected
+# The appendix, typed from the paper: batch, rounds, and the values of every axis. Of two-point and standard rows only
+# what the rows that they vary do not have.
+TENTHS = [1.0, 1e-1, 1e-2, 1e-3, 1e-4]
+BY_SHARE, EVENLY = {"rho": "by_share"}, {"rho": "evenly"}
+FIRST_BY_SHARE = {"rho": {"first": "by_share", "second": "evenly", "after": 10}}
+DECAYS = [1e-4, 1e-5, 1e-6]
+APPENDIX = {
+    "flamby": {
+        "batch": 4,
+        "rounds": 20,
+        "every": {"epochs": [1, 5, 10], "learning_rate": [1e-3, 1e-2]},
+        "feddyn": {"alpha": [10.0, 1.0, 1e-1, 1e-2, 1e-3], "weight_decay": [0.0, 1e-2, 1e-3, 1e-4]},
+        "delta": [100.0, 10.0, 1.0, 1e-1, 1e-2],
+        "rho": (BY_SHARE, EVENLY, None),
+    },
+    "uci-heterog": {
+        "batch": 4,
+        "rounds": 50,
+        "rate": 1e-3,
+        "every": {"epochs": [5, 10, 20]},
+        "feddyn": {"alpha": [1e-3, 1e-4, 1e-5], "weight_decay": DECAYS},
+        "delta": [10.0, 1.0, 1e-1],
+        "rho": (BY_SHARE, EVENLY, BY_SHARE),
+        "tau": 1.0,
+        "memory": 1,
+        "server": (5000, 1e-3),
+    },
+    "uci-homog": {
+        "batch": 4,
+        "rounds": 100,
+        "rate": 1e-3,
+        "every": {"epochs": [5, 10, 20]},
+        "feddyn": {"alpha": [1e-3, 1e-4, 1e-5], "weight_decay": DECAYS},
+        "delta": [10.0, 1.0, 1e-1],
+        "rho": (BY_SHARE, EVENLY, None),
+    },
+    "mnist-homog": {
+        "batch": 32,
+        "rounds": 20,
+        "every": {"epochs": [1, 5, 10], "learning_rate": [1e-3, 1e-2]},
+        "feddyn": {"alpha": [1e-4, 1e-5, 1e-6], "weight_decay": DECAYS},
+        "delta": [1.0, 1e-1, 1e-2],
+        "rho": (BY_SHARE, EVENLY, BY_SHARE),
+        "tau": [1.0, 1e-1, 1e-2],
+        "memory": 1,
+        "server": (3000, 5e-4),
+    },
+    "fmnist-homog": {
+        "batch": 32,
+        "rounds": 50,
+        "rate": 1e-3,
+        "every": {"epochs": [1, 5, 10]},
+        "feddyn": {"alpha": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], "weight_decay": DECAYS},
+        "delta": TENTHS,
+        "rho": (BY_SHARE, EVENLY, BY_SHARE),
+        "tau": TENTHS,
+        "memory": 1,
+        "server": (5000, 1e-3),
+    },
+    "cifar10": {
+        "batch": 64,
+        "rounds": 50,
+        "rate": 1e-3,
+        "every": {"epochs": [5, 10, 20]},
+        "fedprox": [1.0, 1e-1, 1e-2, 1e-3],
+        "feddyn": {"alpha": [1e-3, 1e-4, 1e-5], "weight_decay": DECAYS},
+        "delta": [1.0, 1e-1, 1e-2],
+        "rho": (FIRST_BY_SHARE, EVENLY, FIRST_BY_SHARE),
+        "tau": [1e-2, 1e-4, 1e-6],
+        "memory": 2,
+        "server": (500, 5e-4),
+    },
+}
+APPENDIX["mnist-heterog"] = APPENDIX["mnist-homog"] | {"rounds": 50}
+APPENDIX["fmnist-heterog"] = APPENDIX["fmnist-homog"]
+APPENDIX["fmnist-100-clients"] = APPENDIX["fmnist-homog"]  # of which it says nothing: as with ten clients
+BOTH_RHO = ("fmnist-heterog", "fmnist-100-clients")  # 1/K of its section 3.2, beside the appendix's N_k/N
+
+
+@pytest.mark.parametrize("name", APPENDIX)
+def test_a_grid_is_that_of_the_appendix(name):
+    said, sweep = APPENDIX[name], PAPER.row(name).sweep
+    methods, delta = sweep.table["algorithms"], {"delta": said["delta"]}
+    expected = {"fedavg": {}, "fedprox": {"alpha": said.get("fedprox", said["delta"])}, "feddyn": said["feddyn"]}
+    expected |= {"fedlap": delta, "fedlap_cov": delta}
+    if "memory" in said:
+        expected["fedlap_func"] = delta | ({"tau": said["tau"]} if isinstance(said["tau"], list) else {})
+    assert list(methods) == list(expected)
+    for algorithm, axes in expected.items():
+        rest = dict(sweep.axes[algorithm])
+        for key, values in (said["every"] | axes).items():
+            assert rest.pop(key) == values, (algorithm, key)
+        if "server_solver.learning_rate" in rest:  # a tenth of it is ours, and no part of the paper's
+            rate = said["server"][1]
+            assert rest.pop("server_solver.learning_rate") == [rate, rate / 10]
+            assert sweep.part == {"fedlap_func": {"server_solver.learning_rate": [rate]}}
+        if name in BOTH_RHO and algorithm in ("fedlap", "fedlap_func"):
+            assert rest.pop("rho") == ["by_share", "evenly"]
+        assert rest == {}, algorithm
+    for algorithm, rho in zip(("fedlap", "fedlap_cov", "fedlap_func"), said["rho"], strict=True):
+        if rho and not (name in BOTH_RHO and algorithm == "fedlap"):
+            assert methods[algorithm]["rho"] == rho["rho"]
+    cell = sweep.final()[-1].spec
+    assert (cell.solver["name"], cell.solver["batch"], cell.train.rounds) == ("adam", said["batch"], said["rounds"])
+    assert "rate" not in said or cell.solver["learning_rate"] == said["rate"]
+    if "memory" in said:
+        assert methods["fedlap_func"]["memory"] == said["memory"]
+        assert isinstance(said["tau"], list) or cell.algorithms["fedlap_func"]["tau"] == said["tau"]
+        rates = [cell.server_solver["learning_rate"], said["server"][1]]
+        assert cell.server_solver["steps"] == said["server"][0] and (sweep.part or rates[0] == rates[1])
 
 
 def test_printed_numbers_are_the_papers():
@@ -146,6 +235,43 @@ def test_a_table_shows_both_ways_beside_the_paper(made_up):
     assert number("validation") == ["50", "0", "within", "epochs 5"]
 
 
+def test_values_that_the_paper_does_not_have_are_a_line_of_their_own(made_up):
+    """One epoch is best, and ours; among the paper's there are only five."""
+    spec = made_up.folder / "row.toml"
+    spec.write_text(spec.read_text() + "[sweep.part.fedavg]\nepochs = [5]\n")
+    text = write.markdown(tables.entries(made_up, "1"), "1")
+    assert "| A row | 3 | ours | 50.0(1.0) ✓ | – |" in text
+    assert "|  |  | ours, wider grid | 60.0(1.0) ▲ |  |" in text and "*Wider grid*" in text
+    assert "|  |  | difference | +0.0 | – |" in text
+    assert "| A row | FedAvg | – | epochs 5 | 1 | 2 | 2 | ≤ 7 |" in text
+    assert "| A row | FedAvg | test, wider grid | epochs 1 | 2 | 2 | 2 | ≤ 7 |" in text
+    assert first_of_csv(made_up)["wider_grid_mean"] == "60"
+    assert made_up.row("row").winners["fedavg"] == [{"epochs": 1}, {"epochs": 5}]
+
+
+def test_a_winner_that_diverged_is_shown_and_counts_as_outside(made_up):
+    """On one of two seeds; in the search, by which it won, it had not."""
+    file = made_up.folder / "results/row.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if (line["held_out"], line["seed"], line["setting"]["epochs"]) == (0, 2, 5):
+            line |= {"diverged": True, "curves": {"test": {"accuracy": [0.5, None], "nll": [1.0, None]}}}
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    entry, _ = tables.entries(made_up, "1")
+    assert (entry.verdict("paper"), entry.verdict("honest"), entry.difference("honest")) == ("above", "diverged", None)
+    text = write.markdown([entry], "1")
+    assert "|  |  | ours, chosen on validation | 1 of 2 diverged |" in text
+    spec = made_up.folder / "row.toml"  # and if nothing else was run
+    spec.write_text(spec.read_text().replace("[1, 5]", "[5]"))
+    assert "1of2diverged" in fedlap_command("table", "1", "--paper", made_up.folder, "--output", file.parent).output
+
+
+def test_a_grid_that_ran_in_part_says_so(made_up):
+    spec = made_up.folder / "row.toml"
+    spec.write_text(spec.read_text().replace("[1, 5]", "[1, 5, 7]"))
+    assert "| A row | FedAvg | test | epochs 1 | 2 of 3 | 2 |" in write.settings(tables.entries(made_up, "1"))
+
+
 def first_of_csv(paper):
     reader = csv.DictReader(io.StringIO(write.as_csv(tables.entries(paper, "1"), "1")))
     assert len(reader.fieldnames) == len(set(reader.fieldnames))
@@ -202,7 +328,7 @@ def test_no_mean_is_of_two_revisions_and_an_earlier_one_is_marked(made_up, monke
     text = write.markdown(tables.entries(made_up, "1"), "1")
     assert "| A row | FedAvg | 50.0(1.0) | 50.0(1.0) | epochs 5 | yes |" not in text
     assert "| A row | FedAvg (revision 1) | 50.0(1.0) | 50.0(1.0) | epochs 5 | yes |" in text
-    one_epoch = [each for each in made_up.row("row").found if each.setting["epochs"] == 1]
+    one_epoch = [each for each in made_up.row("row").candidates if each.setting["epochs"] == 1]
     assert {(each.revision, each.seed) for each in one_epoch} == {(2, 1)} and len(one_epoch) == 2
 
 
@@ -233,9 +359,9 @@ def test_where_nothing_was_chosen_the_table_does_not_say_it_was(made_up, validat
 @pytest.mark.parametrize("change", [("epochs = [1, 5]", "epochs = [1, 7]"), ("rounds = 3", "rounds = 4")])
 def test_results_of_what_the_sweep_no_longer_runs_do_not_count(made_up, change):
     """A value that left the grid takes its runs with it; another number of rounds makes all of them other runs."""
-    spec, before = made_up.folder / "row.toml", len(made_up.row("row").found)
+    spec, before = made_up.folder / "row.toml", len(made_up.row("row").candidates)
     spec.write_text(spec.read_text().replace(*change))
-    assert (before, len(made_up.row("row").found)) == (8, 4 if "epochs" in change[0] else 0)
+    assert (before, len(made_up.row("row").candidates)) == (8, 4 if "epochs" in change[0] else 0)
 
 
 def fedlap_command(*words):
@@ -248,6 +374,7 @@ def test_the_commands_of_a_row(made_up, tmp_path):
     options = ("--paper", made_up.folder, "--output", out)
     shown = fedlap_command("table", "1", *options).output
     assert "60.0(1.0)▲" in shown and "50.0(1.0)✓" in shown and "+10.0" in shown
+    assert re.search(r"FedAvg +validation +epochs 5", shown)
     assert {path.name for path in out.iterdir()} == {"table-1.md", "table-1.csv", "table-1.png"}
     shown = fedlap_command("reproduce", "row", *options).output
     assert "A row" in shown and "60.0(1.0)" not in shown  # what ran here, not what was made up
@@ -264,7 +391,15 @@ def test_named_figures_are_drawn_from_committed_results(tmp_path):
     shown = fedlap_command("figure", "two-clients", "--output", tmp_path).output
     assert "0.334 to 0.336 at delta = 1" in shown and "2 rounds of FedLap and 78 of FedDyn" in shown
     assert "of the repository" not in shown
-    assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in figures.FIGURES)
+    for name in figures.FIGURES:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"]({name}.png)" in (tmp_path / f"{name}.md").read_text()
+    gaps = list(csv.DictReader(io.StringIO((tmp_path / "two-clients.csv").read_text())))
+    assert {line["row"] for line in gaps} == set(figures.TWO_CLIENTS)
+    assert max(int(line["round"]) for line in gaps) == 1000
+    decays = list(csv.DictReader(io.StringIO((tmp_path / "weight-decay.csv").read_text())))
+    last = next(line for line in decays if line["line"] == "FedLap, delta 1" and line["round"] == "20")
+    assert 0.98 < float(last["accuracy_mean"]) < 0.982
 
 
 def test_where_nothing_is_chosen_quick_runs_everything():
@@ -287,11 +422,11 @@ def test_a_figure_says_that_a_run_diverged(tmp_path):
         file.write_text("\n".join([json.dumps(line), *rest]) + "\n")
     paper = Paper.find(tmp_path / "paper")
     fresh = {"uci-two-clients": tmp_path / "paper/results/uci-two-clients.jsonl"}
-    path, words = figures.weight_decay(paper, tmp_path / "weight-decay.png")
-    assert "1 of 3 seeds diverged, the first at round 5" in words and path.exists()
-    path, words = figures.two_clients(replace(paper, fresh=fresh), tmp_path / "two-clients.png")
+    words = "\n".join(figures.weight_decay(paper, tmp_path / "weight-decay.png").words)
+    assert "1 of 3 seeds diverged, the first at round 5" in words and (tmp_path / "weight-decay.png").exists()
+    words = "\n".join(figures.two_clients(replace(paper, fresh=fresh), tmp_path / "two-clients.png").words)
     assert words.count("of the repository") == 1 and "exactly (results of the repository):" in words
-    assert "1 of 3 seeds never" in words and path.exists()
+    assert "1 of 3 seeds never" in words and (tmp_path / "two-clients.png").exists()
 
 
 def test_a_running_median_looks_as_far_ahead_as_back():
@@ -334,11 +469,16 @@ def test_a_folder_without_the_paper_is_refused(tmp_path):
 
 
 def test_committed_results_are_of_committed_sweeps():
-    """Every line is a run of its sweep as it stands, so that no result can drift away from what it says it is of."""
+    """Every line is a run of its sweep as it stands, so that no result can drift away from what it says it is of.
+
+    Of a cell that has run again, with a newer revision, the last line counts.
+    """
     for path in sorted((PAPER.folder / "results").glob("*.jsonl")):
         row = PAPER.row(path.stem)
-        found = row.found
-        assert len(found) == len(path.read_text().splitlines()), path
+        found = row.candidates
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert {result.cell for result in found} == {line["cell"] for line in lines}, path
+        assert len({(line["cell"], line.get("revision", 1)) for line in lines}) == len(lines), path
         for result in (*found[:1], *found[-1:]):
             cell = row.sweep.cell(result.algorithm, result.setting, result.seed, result.held_out)
             assert cell.digest == result.cell
@@ -390,5 +530,7 @@ def test_a_figure_without_results_is_refused(made_up, tmp_path):
 
 
 def test_figures_are_drawn(made_up, tmp_path):
-    path = figures.curves(made_up.row("row"), tmp_path / "curves.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    drawn = figures.curves(made_up.row("row"), tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert drawn.words == ["FedAvg: accuracy 60.0 at round 1, 60.0 in the end; NLL 1.000 at round 1, 1.000 in the end"]
+    assert drawn.numbers[0] == ["FedAvg", 1, "0.6", "0.01", "1", "0"]

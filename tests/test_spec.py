@@ -72,7 +72,7 @@ def test_choosing_algorithms_keeps_their_settings():
         (lambda: resolve(train={"round": 3}), r"unknown key in \[train\] 'round'; did you mean 'rounds'\?"),
         (lambda: resolve(train={"rounds": 0}), r"train.rounds is 0; expected a whole number above 0"),
         (lambda: resolve(train={"rounds": 2.5}), r"train.rounds is 2.5; expected a whole number above 0"),
-        (lambda: resolve(train={"seeds": []}), r"train.seeds is \(\); expected a list of whole numbers"),
+        (lambda: resolve(train={"seeds": []}), r"train.seeds is \[\]; expected a list of whole numbers"),
         (lambda: resolve(train={"seeds": [1, 1]}), r"each seed may stand there once"),
         (lambda: resolve(train={"target_accuracy": 80}), r"target_accuracy is 80; expected a fraction"),
         (lambda: resolve(model={"name": "logistik"}), r"unknown model.name 'logistik'; did you mean 'logistic'\?"),

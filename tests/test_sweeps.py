@@ -4,6 +4,8 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,10 +145,41 @@ def test_a_line_says_how_it_came_about(finished):
     path, _, done = finished
     assert results.load(path) == done
     line = json.loads(path.read_text().splitlines()[0])
-    assert line["fedlap"] == fedlap.__version__ and line["seconds"] > 0
+    assert line["fedlap"] == results.version() and line["seconds"] > 0
     again = fedlap.spec.resolve(line["spec"].pop("name"), line["spec"])
     cell = replace(make().search()[0], spec=again, seed=line["seed"], held_out=line["held_out"])
     assert cell.digest == line["cell"]
+
+
+def test_a_version_names_the_commit(tmp_path):
+    """Of a clone; a package that is installed elsewhere has its number only."""
+    number = re.escape(fedlap.__version__)
+    assert re.fullmatch(rf"{number}(\+[0-9a-f]{{10}}(\.changed)?)?", results.version())
+    package = tmp_path / "src/fedlap"
+    shutil.copytree(Path(fedlap.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def seen():
+        words = "from fedlap.sweeps import results; print(results.version())"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+        return subprocess.run(
+            [sys.executable, "-c", words], env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def git(*words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        command = ["git", "-C", tmp_path, *identity, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert seen() == fedlap.__version__
+    git("init")
+    git("add", "src")
+    git("commit", "-m", "a clone")
+    commit = git("rev-parse", "--short=10", "HEAD")
+    assert seen() == f"{fedlap.__version__}+{commit}"
+    (tmp_path / "results.jsonl").write_text("results are no change of the code")
+    assert seen() == f"{fedlap.__version__}+{commit}"
+    (package / "__init__.py").write_text((package / "__init__.py").read_text() + "\n")
+    assert seen() == f"{fedlap.__version__}+{commit}.changed"
 
 
 def test_nothing_runs_twice(finished, tmp_path):
@@ -194,9 +227,9 @@ def test_an_only_setting_is_not_searched_for(tmp_path):
     sweep = cells.make("tiny", table)
     _, done = run(sweep.narrow(["learning_rate=0.01"]), path)
     assert [(result.held_out, result.setting["learning_rate"]) for result in done] == [(0.0, 1e-2)] * 2
-    for way in (choose.PAPER, choose.HONEST):
-        chosen = choose.choose(sweep.select(done), "fedavg", way, sweep.finals)
-        assert (chosen.setting, chosen.settings) == ({"learning_rate": 1e-2}, 1)
+    chosen = choose.choose(sweep.select(done), "fedavg", choose.PAPER, sweep.finals)
+    assert (chosen.setting, chosen.settings) == ({"learning_rate": 1e-2}, 1)
+    assert choose.choose(sweep.select(done), "fedavg", choose.HONEST, sweep.finals) is None
     _, both = run(sweep, path)
     assert sorted(result.setting["learning_rate"] for result in both if result.held_out) == [1e-5, 1e-5, 1e-2, 1e-2]
 
@@ -304,28 +337,57 @@ def test_what_diverges_is_recorded(tmp_path, table):
         assert choose.choose(done, "fedavg", way, "all").setting["learning_rate"] == 1e-3
 
 
-def result(setting, seed, held_out, test, validation=None, diverged=False):
-    curve = lambda accuracy: results.Curve([accuracy] * 3, [1 - accuracy] * 3)
-    curves = {"test": curve(test)} | ({"validation": curve(validation)} if validation is not None else {})
-    return results.Result("", "fedlap", setting, seed, held_out, diverged, 1.0, 1, "", {}, curves)
+def result(setting, seed, held_out, test, validation=None, revision=1):
+    """At one level throughout; diverged where that is None."""
+    curve = lambda level: results.Curve([level] * 3, [None if level is None else 1 - level] * 3)
+    levels = {"test": test} | ({"validation": validation} if held_out else {})
+    curves, diverged = {name: curve(level) for name, level in levels.items()}, None in levels.values()
+    return results.Result("", "fedlap", setting, seed, held_out, diverged, 1.0, 1, "", {}, curves, revision=revision)
 
 
 def test_each_way_of_choosing_looks_at_its_own_numbers():
     a, b, c = {"delta": 1.0}, {"delta": 2.0}, {"delta": 3.0}
     searched = [result(a, 1, 0.2, test=0.6, validation=0.9), result(b, 1, 0.2, test=0.8, validation=0.5)]
-    trained = [result(a, 1, 0, test=0.9), result(b, 1, 0, test=0.7), result(c, 1, 0, test=1.0, diverged=True)]
+    trained = [result(a, 1, 0, test=0.9), result(b, 1, 0, test=0.7), result(c, 1, 0, test=None)]
     way = lambda way, finals: choose.choose(searched + trained, "fedlap", way, finals).setting
     assert way(choose.HONEST, "all") == way(choose.HONEST, "winners") == a
     assert way(choose.PAPER, "all") == a  # of the runs on all rows
     assert way(choose.PAPER, "winners") == b  # of the search
     assert choose.choose([], "fedlap", choose.PAPER, "all") is None
-    # Without a search: an only setting is the one; of several, none was honestly chosen.
-    assert choose.choose(trained[:1], "fedlap", choose.HONEST, "winners").setting == a
+    # Without a search nothing was honestly chosen, and what there is is shown.
+    assert choose.choose(trained[:1], "fedlap", choose.HONEST, "winners") is None
     assert choose.choose(trained, "fedlap", choose.HONEST, "all") is None
-    assert choose.choose(trained, "fedlap", choose.PAPER, "winners") is None
+    assert choose.choose(trained[:1], "fedlap", choose.PAPER, "winners").setting == a
+    assert choose.choose(trained, "fedlap", choose.PAPER, "winners").setting == a
     # A setting with fewer seeds has not finished, and is no candidate yet.
     more = [*trained, result(b, 2, 0, test=0.7)]
     assert choose.choose(more, "fedlap", choose.PAPER, "all").setting == b
+
+
+def test_the_honest_way_does_not_see_that_the_test_set_diverged():
+    a, b = {"delta": 1.0}, {"delta": 2.0}
+    searched = [result(a, 1, 0.2, test=None, validation=0.9), result(b, 1, 0.2, test=0.8, validation=0.2)]
+    assert choose.choose(searched, "fedlap", choose.HONEST, "winners").setting == a
+    assert choose.choose(searched, "fedlap", choose.PAPER, "winners").setting == b
+
+
+def test_a_method_that_was_changed_is_not_chosen_by_what_it_was():
+    old, new = {"delta": 1.0}, {"delta": 2.0}
+    searched = [result(old, 1, 0.2, 0.9, 0.9), result(new, 1, 0.2, 0.5, 0.5, revision=2)]
+    for way in (choose.PAPER, choose.HONEST):
+        chosen = choose.choose(searched, "fedlap", way, "winners")
+        assert (chosen.setting, chosen.settings) == (new, 1)
+
+
+def test_a_part_of_a_grid_has_winners_of_its_own():
+    """Rows chosen from a paper's grid beside a wider one: both are trained on all rows."""
+    sweep = cells.make("tiny", {**TABLE, "sweep": {**TABLE["sweep"], "part": {"fedlap": {"delta": [0.1]}}}})
+    settings = sweep.settings("fedlap")
+    assert [sweep.in_part("fedlap", each) for each in settings] == [True, False, True, False]
+    assert all(sweep.in_part("fedavg", each) for each in sweep.settings("fedavg"))
+    levels = [0.5, 0.9, 0.6, 0.7]  # of one epoch with delta 0.1 and 1, then of two
+    searched = [result(each, 1, 0.2, level, level) for each, level in zip(settings, levels, strict=True)]
+    assert choose.winners(searched, sweep)["fedlap"] == [settings[1], settings[2]]
 
 
 def test_the_value_at_a_round_is_the_mean_of_three():
@@ -336,50 +398,82 @@ def test_the_value_at_a_round_is_the_mean_of_three():
     assert np.isnan(choose.value(results.Curve([0.5, None], [1.0, None]))).all()
 
 
+def finished_run(cell, seconds, rounds=3):
+    return results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds)
+
+
 def test_an_estimate_weighs_algorithms_by_what_they_took():
+    """Each run takes five seconds once, and its rounds what its algorithm costs."""
     searched, trained = make().search(), make().final()
-    estimate = Estimate()
-    estimate.plan(searched, workers=2)
-    assert estimate.seconds is None
     quick = [cell for cell in searched if cell.algorithm == "fedavg"]
     slow = [cell for cell in searched if cell.algorithm == "fedlap"]
-
-    def finish(cell, seconds, rounds=3):
-        estimate.finish([results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds)])
-
+    estimate, once = Estimate(), 5.0
+    estimate.plan([[cell] for cell in searched], workers=2)
+    price = lambda cell: 1.0 if cell.algorithm == "fedavg" else 10.0
+    whole = lambda cells: sum(once + price(cell) * cell.cost for cell in cells)
+    advance = lambda cell, r: estimate.advance(Advanced([cell], r, once + price(cell) * cell.cost * r / 3))
+    assert estimate.seconds is None
+    advance(quick[0], 1)
+    assert estimate.seconds is None  # that round may have been all compilation
+    advance(quick[0], 2)
+    left = (quick[0].cost + sum(cell.cost for cell in slow + quick[1:]) * 3) / 3
+    assert estimate.seconds == pytest.approx((left + once * len(searched[1:])) / 2)  # fedlap as fedavg, until it begins
     for cell in quick:
-        finish(cell, 1.0 * cell.cost)
-    assert estimate.seconds == pytest.approx(sum(cell.cost for cell in slow) / 2)
-    finish(slow[0], 10.0 * slow[0].cost)
-    assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[1:]) / 2)
-    estimate.advance(Advanced([slow[1]], 1, 10.0 * slow[1].cost / 3))  # of three rounds
-    assert estimate.seconds == pytest.approx(10 * (sum(cell.cost for cell in slow[1:]) - slow[1].cost / 3) / 2)
-    finish(slow[1], 10.0 * slow[1].cost / 3, rounds=1)  # it diverged, which makes rounds no cheaper
-    assert estimate.seconds == pytest.approx(10 * sum(cell.cost for cell in slow[2:]) / 2)
-    for cell in slow[2:-1]:
-        finish(cell, 10.0 * cell.cost)
-    assert estimate.seconds == pytest.approx(10 * slow[-1].cost)  # one run has no use for a second process
-    estimate.plan(trained, workers=1)  # the next phase, at the prices of this one
-    assert estimate.seconds == pytest.approx(sum(c.cost * (1 if c.algorithm == "fedavg" else 10) for c in trained))
+        advance(cell, 1)
+        estimate.finish([finished_run(cell, whole([cell]))])
+    for r in (1, 2):
+        advance(slow[0], r)
+    assert estimate.seconds == pytest.approx((whole(slow) - once - 10 * slow[0].cost * 2 / 3) / 2)
+    estimate.finish([finished_run(slow[0], whole([slow[0]]) - 10 * slow[0].cost / 3, rounds=2)])  # it diverged
+    assert estimate.seconds == pytest.approx(whole(slow[1:]) / 2)
+    for cell in slow[1:-1]:
+        advance(cell, 1)
+        estimate.finish([finished_run(cell, whole([cell]))])
+    assert estimate.seconds == pytest.approx(whole(slow[-1:]))  # one run has no use for a second process
+    estimate.plan([[cell] for cell in trained], workers=1)  # the next phase, at the prices of this one
+    assert estimate.seconds == pytest.approx(whole(trained))
 
 
-@pytest.mark.parametrize(("seconds", "lines"), [(0, 3), (60, 1)])
+def test_an_estimate_pays_for_a_program_once():
+    """Compilation of a batch is paid by it, not by each of its runs: a large batch after a small one is no dearer."""
+    small, large = make().search()[:1], [cell for cell in make().search() if cell.algorithm == "fedlap"]
+    estimate = Estimate()
+    estimate.plan([small, large], workers=0)
+    for r in (1, 2):
+        estimate.advance(Advanced(small, r, 100 + r * small[0].cost / 3))
+    cost = sum(cell.cost for cell in large)
+    assert estimate.seconds == pytest.approx(small[0].cost / 3 + 100 + cost)
+
+
+def test_an_estimate_of_jobs_of_one_round():
+    cells_ = cells.make("tiny", {**TABLE, "algorithms": {"bcm": {"delta": 1.0}}, "sweep": {}}).final()
+    estimate = Estimate()
+    estimate.plan([[cell] for cell in cells_], workers=1)
+    estimate.advance(Advanced(cells_[:1], 1, 7.0))
+    assert estimate.seconds is None
+    estimate.finish([finished_run(cells_[0], 7.0, rounds=1)])
+    assert estimate.seconds == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0, 4), (60, 1)])
 def test_a_log_file_gets_a_line_now_and_then(seconds, lines, tmp_path, monkeypatch, capsys):
     """Where there is no terminal, a bar shows only in the end: a run in the background would be silent for hours."""
     monkeypatch.setattr(display, "LOG_SECONDS", seconds)
     sweep = make()
     cells = sweep.search()[:1]
-    result = results.Result.of(cells[0], {"test": results.Curve([0.5] * 3, [1.0] * 3)}, 120.0)
+    result = finished_run(cells[0], 160.0)
     with Display(sweep, tmp_path / "tiny.jsonl") as shown:
         shown.show(Planned("final", [], done=0, workers=0, later=None))  # nothing to do is not worth a line
-        shown.show(Planned("search", cells, done=1, workers=2, later=[]))
-        shown.show(Advanced(cells, round=1, seconds=40.0))
+        shown.show(Planned("search", [cells], done=1, workers=2, later=[]))
+        shown.show(Advanced(cells, round=1, seconds=80.0))
+        shown.show(Advanced(cells, round=2, seconds=120.0))
         shown.show(Finished([result], tmp_path / "checkpoint"))
         told = [line for line in capsys.readouterr().out.splitlines() if " runs; " in line]
     assert len(told) == lines
     expected = [
-        "search, rows held out: 1 of 2 runs; time left: not known before the first round ends",
-        "search, rows held out: 1 of 2 runs; about 80 s left; fedavg, round 1",
+        "search, rows held out: 1 of 2 runs; time left: not known before the second round ends",
+        "search, rows held out: 1 of 2 runs; time left: not known before the second round ends; fedavg, round 1",
+        "search, rows held out: 1 of 2 runs; about 40 s left; fedavg, round 2",
         "search, rows held out: 2 of 2 runs; done",
     ]
     assert [line.split(" ", 1)[1] for line in told] == expected[:lines]
@@ -387,7 +481,8 @@ def test_a_log_file_gets_a_line_now_and_then(seconds, lines, tmp_path, monkeypat
 
 def test_a_plan_tells_what_will_follow(finished):
     search, final = (event for event in finished[1] if isinstance(event, Planned))
-    assert {cell.digest for cell in search.later} == {cell.digest for cell in final.cells}
+    assert {cell.digest for job in search.later for cell in job} == {cell.digest for cell in final.cells}
+    assert [len(job) for job in search.jobs] == [2, 2, 4, 4]  # one program for each number of epochs
     assert final.later == []
     one_shot = cells.make("tiny", {**TABLE, "algorithms": {"bcm": {"delta": 1.0}}, "sweep": {}}).final()[0]
     assert one_shot.rounds == 1
@@ -453,6 +548,24 @@ def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, t
     table["sweep"]["watch_train"] = True
     _, done = run(cells.make("tiny", table), path)
     assert len(done) == 2 and all("train" in result.curves for result in done)
+
+
+@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
+@pytest.mark.parametrize("damage", [b"not an archive", None], ids=["damaged", "of another version"])
+def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch, table, damage):
+    monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
+    sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
+    steps = carry_out(sweep, path := tmp_path / "x.jsonl")
+    assert [type(next(steps)) for _ in range(3)] == [Planned, Planned, Advanced]
+    steps.close()
+    (left,) = tmp_path.glob("x.jsonl.checkpoints/*.npz")
+    if damage:
+        left.write_bytes(damage)
+    else:
+        monkeypatch.setattr(carry.checkpoints, "FORMAT", carry.checkpoints.FORMAT + 1)
+    events, done = run(sweep, path)
+    assert next(event.round for event in events if isinstance(event, Advanced)) == 1  # from the beginning
+    assert len(done) == 2 and not list(tmp_path.glob("*.checkpoints"))
 
 
 def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path):
@@ -536,6 +649,16 @@ def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
         ({"search_seeds": ["a"]}, "sweep.search_seeds is"),
         ({"watch_train": "yes"}, "sweep.watch_train is 'yes'; expected true or false"),
         ({"precision": "double"}, "sweep.precision 'double'.*float64"),
+        ({"search_seeds": [2**70]}, "sweep.search_seeds is .*; expected a list of whole numbers from 0 to 4294967295"),
+        ({"fedlap": {"epochs": [1], "solver.epochs": [2]}}, "epochs and solver.epochs are the same axis"),
+        ({"part": 3}, r"sweep.part is 3; expected a section"),
+        ({"part": {"fedlpa": {"delta": [0.1]}}}, r"algorithm in \[sweep.part\] 'fedlpa'.*fedlap"),
+        ({"part": {"fedlap": 3}}, "sweep.part.fedlap is 3; expected a section with lists"),
+        ({"part": {"fedlap": {"dleta": [0.1]}}}, r"axis in \[sweep.part.fedlap\] 'dleta'.*delta"),
+        (
+            {"part": {"fedlap": {"delta": [7.0]}}},
+            r"sweep.part.fedlap.delta is \[7.0\]; expected .* some of \[0.1, 1.0\]",
+        ),
     ],
 )
 def test_a_wrong_sweep_is_refused(sweep, message):
@@ -549,6 +672,9 @@ def test_a_wrong_sweep_is_refused(sweep, message):
         ({"train": {"seeds": 62}}, "train.seeds is 62; expected a list of whole numbers"),
         ({"train": {"seeds": []}}, "train.seeds is"),
         ({"solver": {"name": "adma"}}, "solver.name 'adma'.*adam"),
+        ({"solver": {"name": ["adam"]}}, r"solver.name \['adam'\]"),
+        ({"federation": {"dataset": ["heart"]}}, r"federation.dataset is \['heart'\]; expected one of"),
+        ({"train": {"seeds": [1, 2**32]}}, "train.seeds is .*; expected a list of whole numbers from 0 to 4294967295"),
         ({"algorithms": {"fedavg": 3, "fedlap": {}}}, "algorithms.fedavg is 3; expected a table"),
         ({"algorithms": {}}, r"\[algorithms\] is empty; expected some of fedavg"),
     ],

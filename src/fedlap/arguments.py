@@ -25,6 +25,8 @@ def defaults(makers, table, section, selector):
     """A table with all its defaults filled in; its key `selector` names the maker."""
     if selector not in table:
         raise ConfigError(f"{section}.{selector} is missing; expected one of {', '.join(makers)}")
+    if not isinstance(table[selector], str):
+        raise ConfigError(f"{section}.{selector} is {table[selector]!r}; expected one of {', '.join(makers)}")
     if table[selector] not in makers:
         raise unknown(f"{section}.{selector}", table[selector], makers)
     rest = {key: value for key, value in table.items() if key != selector}

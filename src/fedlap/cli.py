@@ -148,11 +148,16 @@ def _shown(value):
 
 
 def main():
-    """Run the command line; an error meant for the user is one line, without a traceback."""
+    """Run the command line; an error meant for the user is one line, without a traceback, and so is a full disk."""
     from .errors import FedlapError
 
     try:
         app()
     except FedlapError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(2)
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename or 'a file'}: {error.strerror or error}"
+    else:
+        return
+    typer.secho(f"error: {message}", fg="red", err=True)
+    sys.exit(2)

@@ -51,7 +51,7 @@ def figure(
     output: OutputDir = Path("results/paper"),
     paper: PaperDir = None,
 ):
-    """Draw a figure from the results in the repository."""
+    """Draw a figure from the results in the repository; its numbers also as Markdown and CSV."""
     from .errors import ConfigError, unknown
     from .paper import figures
     from .paper.rows import Paper
@@ -62,11 +62,10 @@ def figure(
     if name != CURVES:
         if row is not None:
             raise ConfigError(f"figure {name} has its own rows; expected none, not {row!r}")
-        return _draw(found, name, output)
+        return _draw(figures.FIGURES[name], found, output / name)
     if row is None:
         raise ConfigError(f"figure curves needs a row: one of {', '.join(found.names)}")
-    mine = found.row(row)
-    typer.echo(f"Written: {figures.curves(mine, results_folder(output) / f'curves-{row}.png')}")
+    _draw(figures.curves, found.row(row), output / f"curves-{row}")
 
 
 def reproduce(
@@ -81,28 +80,35 @@ def reproduce(
     from dataclasses import replace
 
     from .errors import DataError
-    from .paper.figures import ROWS
+    from .paper.figures import FIGURES, ROWS
     from .paper.rows import Paper
     from .paper.tables import tables_of
 
     found = Paper.find(paper)
     mine = found.row(row)
     file = output / f"{row}{'-quick' if quick else ''}.jsonl"
-    if quick and not mine.found:
-        raise DataError(f"{mine.file}: no results to take the winning settings from; leave out --quick")
+    if quick and not mine.candidates:
+        raise DataError(f"{mine.choose_from}: no results to take the winning settings from; leave out --quick")
     _carry_out(mine.sweep, file, data_dir, jobs, mine.winners if quick else None)
     fresh = replace(found, fresh={row: file}, chosen_anew=not quick)
     for number in tables_of(found, row):
         _show(fresh, number, row, output)
     if row in ROWS:
-        _draw(fresh, ROWS[row], output)
+        _draw(FIGURES[ROWS[row]], fresh, output / ROWS[row])
 
 
-def _draw(paper, name, output):
-    from .paper.figures import FIGURES
+def _draw(figure, of, stem):
+    """A figure of a row, or of the paper: as PNG, its words as Markdown and on the screen, its numbers as CSV."""
+    from . import atomic
+    from .paper import write
 
-    path, words = FIGURES[name](paper, results_folder(output) / f"{name}.png")
-    typer.echo(f"{words}\nWritten: {path}")
+    results_folder(stem.parent)
+    drawn = figure(of, Path(f"{stem}.png"))
+    lines = "\n".join(drawn.words)
+    listed = "\n".join(f"- {words}" for words in drawn.words)
+    atomic.write(Path(f"{stem}.md"), f"# {drawn.title}\n\n![{drawn.title}]({stem.name}.png)\n\n{listed}\n")
+    atomic.write(Path(f"{stem}.csv"), write.csv_text(drawn.columns, drawn.numbers))
+    typer.echo(f"{lines}\nWritten: {stem}.png, .md, .csv")
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
@@ -127,7 +133,7 @@ def _show(paper, number, row, output):
 
     from . import atomic
     from .errors import DataError
-    from .paper import write
+    from .paper import screen, write
     from .paper.picture import picture
     from .paper.tables import entries
 
@@ -144,7 +150,7 @@ def _show(paper, number, row, output):
         written[".png"] = picture(found, number, Path(f"{stem}.png"))
     console = Console(highlight=False)
     console.print(f"[bold]{write.title(number)}[/bold]")
-    console.print(write.SCREEN_LEGEND, style="dim")
-    for table in write.screen(found, number):
+    console.print(screen.legend(found), style="dim")
+    for table in (*screen.tables(found, number), screen.settings(found)):
         console.print(table)
-    console.print(f"Written, with the winning settings: {stem}{', '.join(written)}")
+    console.print(f"Written, with the settings that come nearest to the paper's: {stem}{', '.join(written)}")

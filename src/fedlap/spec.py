@@ -220,17 +220,23 @@ def _places(table):
 
 def _train(table):
     train = fill(Train, table, "train")
-    train["seeds"] = tuple(train["seeds"]) if isinstance(train["seeds"], (list, tuple)) else train["seeds"]
-    rounds, seeds, target = train["rounds"], train["seeds"], train["target_accuracy"]
+    rounds, target = train["rounds"], train["target_accuracy"]
     if not _whole(rounds) or rounds < 1:
         raise ConfigError(f"train.rounds is {rounds!r}; expected a whole number above 0")
-    if not isinstance(seeds, tuple) or not seeds or not all(_whole(seed) for seed in seeds):
-        raise ConfigError(f"train.seeds is {seeds!r}; expected a list of whole numbers")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"train.seeds is {list(seeds)}; each seed may stand there once")
+    train["seeds"] = check_seeds("train.seeds", train["seeds"])
     if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
         raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
     return Train(**train)
+
+
+def check_seeds(name, seeds):
+    """As a tuple. Of a larger number JAX would see the last 32 bits only, and give two seeds the same stream."""
+    whole = isinstance(seeds, (list, tuple)) and all(_whole(seed) and 0 <= seed < 2**32 for seed in seeds)
+    if not whole or not seeds:
+        raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers from 0 to {2**32 - 1}")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{name} is {list(seeds)}; each seed may stand there once")
+    return tuple(seeds)
 
 
 def _whole(value):

@@ -2,6 +2,8 @@
 
 rows.py        a row: its sweep, its results, the printed numbers
 tables.py      Tables 1 to 5
-write.py       as Markdown, CSV, PNG and on the screen
+write.py       as Markdown and CSV
+picture.py     as a picture
+screen.py      on the screen
 figures.py     the figures
 """

@@ -1,12 +1,14 @@
 """The paper's figures, and the learning curves of any row."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..errors import DataError
 from ..plotting import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
-from ..sweeps.choose import PAPER, finals
+from ..sweeps.choose import finals
 from .pooled import optimum
-from .rows import ALGORITHMS
+from .rows import ALGORITHMS, PAPER
 from .write import setting_text
 
 TWO_CLIENTS = {  # and over how many rounds a median smooths: Adam on columns up to 100,000 throws some far off
@@ -20,27 +22,49 @@ COLOURS = {  # the same in both panels
 WITHIN = 0.01  # of the ideal train loss
 
 
+class Drawn(NamedTuple):
+    """What a picture shows, in words and as numbers."""
+
+    title: str
+    words: list[str]
+    columns: list[str]
+    numbers: list[list]  # a row a round of each line
+
+
 def curves(row, path):
     """Accuracy and NLL of every algorithm's winner, mean and spread over seeds."""
     runs = {title: _with_results(row).runs(name, PAPER) for name, title in ALGORITHMS.items()}
-    lines = [_line(title, mine) for title, mine in runs.items() if mine]
-    return accuracy_and_nll(lines, f"{row.title}: settings chosen on test, as the paper seems to", path)
+    runs = {title: mine for title, mine in runs.items() if mine}
+    title = f"{row.title}: settings chosen on test, as the paper seems to"
+    return _accuracy_and_nll(runs, title, path, words=[])
+
+
+def _accuracy_and_nll(runs, title, path, words, styles=None, **options):
+    """{label: runs} as a picture, in words and as numbers; `words` come last."""
+    lines = [_line(label, mine, (styles or {}).get(label, "-")) for label, mine in runs.items()]
+    accuracy_and_nll(lines, title, path, **options)
+    columns = ["line", "round", "accuracy_mean", "accuracy_deviation", "nll_mean", "nll_deviation"]
+    numbers = []
+    for line in lines:
+        tables = as_table(line.accuracy), as_table(line.nll)
+        per_round = zip(*(each for table in tables for each in (table.mean(0), table.std(0))), strict=True)
+        numbers += [[line.label, i, *(f"{x:.5g}" for x in values)] for i, values in enumerate(per_round, start=1)]
+    return Drawn(title, [*(_turns(label, mine) for label, mine in runs.items()), *words], columns, numbers)
 
 
 def weight_decay(paper, path):
     """FedDyn with and without weight decay, and FedLap, on homogeneous MNIST (the paper's appendix D.1)."""
-    row, lines, words = _with_results(paper.row("mnist-weight-decay")), [], []
+    row, runs, styles = _with_results(paper.row("mnist-weight-decay")), {}, {}
     for name in row.sweep.algorithms:
         for setting in row.sweep.settings(name):
-            runs = finals(row.fresh, name, setting)
-            if runs:
+            mine = finals(row.reported, name, setting)
+            if mine:
                 label = f"{ALGORITHMS[name]}, {setting_text(setting).replace('_', ' ')}"
-                lines.append(_line(label, runs, "-" if name == "feddyn" else "--"))
-                words.append(_turns(label, runs))
+                runs[label], styles[label] = mine, "-" if name == "feddyn" else "--"
     rounds = paper.published["weight-decay"]["falls_apart_after"]
-    words.append(f"the paper: catastrophic after the first {rounds} rounds without weight decay")
-    path = accuracy_and_nll(lines, "FedDyn's weight decay, homogeneous MNIST", path, accuracies=(93, 98.5))
-    return path, "\n".join(words)
+    words = [f"the paper: catastrophic after the first {rounds} rounds without weight decay"]
+    title = "FedDyn's weight decay, homogeneous MNIST"
+    return _accuracy_and_nll(runs, title, path, words, styles, accuracies=(93, 98.5))
 
 
 def _turns(label, runs):
@@ -65,12 +89,14 @@ def two_clients(paper, path):
 
     Twice: with a thousand steps of Adam for each local problem, as the paper says, and with these solved exactly.
     """
-    words = []
+    words, numbers = [], []
     figure, axes = pyplot().subplots(1, 2, figsize=(12, 4.4), sharey=True, layout="constrained")
     for axis, (name, (title, window)) in zip(axes, TWO_CLIENTS.items(), strict=True):
         if paper.fresh and name not in paper.fresh:
             title += " (results of the repository)"
-        words += [f"{title}:", *_approach(_with_results(paper.row(name)), axis, window)]
+        said, lines = _approach(_with_results(paper.row(name)), axis, window)
+        words += [f"{title}:", *said]
+        numbers += [[name, label, i, f"{gap:.5g}"] for label, line in lines.items() for i, gap in enumerate(line, 1)]
         axis.set_title(title + (f"; also over {window} rounds" if window > 1 else ""), fontsize=10)
     printed = paper.published["two-clients"]
     words.append(
@@ -79,8 +105,10 @@ def two_clients(paper, path):
         f"{printed['feddyn_rounds']} of FedDyn"
     )
     figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
-    figure.suptitle("UCI Credit, two clients: median over seeds")
-    return save(figure, path), "\n".join(words)
+    title = "UCI Credit, two clients: median over seeds"
+    figure.suptitle(title)
+    save(figure, path)
+    return Drawn(title, words, ["row", "line", "round", "relative_gap_of_train_nll"], numbers)
 
 
 # The figures with a name, and the rows they are drawn from.
@@ -89,8 +117,8 @@ ROWS = {"mnist-weight-decay": "weight-decay", **dict.fromkeys(TWO_CLIENTS, "two-
 
 
 def _approach(row, axis, window):
-    """Draw one panel; return the rounds until 1 %, in words."""
-    ideal, words = pooled_optima(row), []
+    """Draw one panel; return the rounds until 1 %, in words, and the lines."""
+    ideal, words, lines = pooled_optima(row), [], {}
     tests = ", ".join(
         "{:.3f} to {:.3f} at delta = {:g}".format(*_ends([of_seed[delta].test for of_seed in ideal.values()]), delta)
         for delta in ideal[row.sweep.final_seeds[0]]
@@ -99,7 +127,7 @@ def _approach(row, axis, window):
     words.append(f"test NLL of the pooled optimum: {tests}; there is none at delta = 0")
     for algorithm in row.sweep.algorithms:
         for setting in row.sweep.settings(algorithm):
-            runs = finals(row.fresh, algorithm, setting)
+            runs = finals(row.reported, algorithm, setting)
             if not runs:
                 continue
             targets = [[ideal[run.seed][setting.get("delta", 0.0)].train] for run in runs]
@@ -109,12 +137,12 @@ def _approach(row, axis, window):
             words.append(f"{label}: within 1 % of its ideal train NLL after {_rounds(reached)}")
             style = "-" if algorithm == "feddyn" else "--"
             colour = COLOURS[algorithm, setting["delta" if algorithm == "fedlap" else "alpha"]]
-            line = _running_median(np.abs(gaps), window)
+            line = lines[label] = _running_median(np.abs(gaps), window)
             axis.plot(range(1, len(line) + 1), line, style, color=colour, linewidth=1, label=label)
     axis.axhline(WITHIN, color="grey", linewidth=0.8)
     axis.set(xscale="log", yscale="log")
     name_axes(axis, "|train NLL / that of its ideal − 1|")
-    return words
+    return words, lines
 
 
 def pooled_optima(row):
@@ -138,10 +166,9 @@ def _ends(values):
 
 
 def _with_results(row):
-    if not any(result.held_out == 0 for result in row.fresh):
-        raise DataError(
-            f"{row.reported}: no results on all rows yet; fedlap sweep {row.spec} --output {row.reported} makes them"
-        )
+    if not any(result.held_out == 0 for result in row.reported):
+        file = row.report_from
+        raise DataError(f"{file}: no results on all rows yet; fedlap sweep {row.spec} --output {file} makes them")
     return row
 
 

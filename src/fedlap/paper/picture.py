@@ -3,8 +3,7 @@
 from math import inf
 
 from ..plotting import pyplot, save
-from ..sweeps.choose import PAPER
-from .rows import ALGORITHMS
+from .rows import ALGORITHMS, PAPER
 from .tables import KINDS
 from .write import title
 

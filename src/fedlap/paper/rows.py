@@ -18,6 +18,9 @@ ALGORITHMS = {
 }
 PUBLISHED = "published.toml"
 STANDARD = "standard-"  # the same row as a user would run it: scaled inputs, ReLU
+PAPER, HONEST = choose.PAPER, choose.HONEST  # both of the paper's own grid
+WIDER = "wider"  # as the paper, where a row's grid also has values of ours
+WAYS = (PAPER, HONEST, WIDER)
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,10 @@ class Paper:
             raise unknown("row", name, self.names)
         known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name})
         committed = self.folder / "results" / f"{name}.jsonl"
-        reported = self.fresh.get(name, committed)
-        file = reported if self.chosen_anew else committed
-        return Row(name, known["title"], known.get("minutes"), self.folder / f"{name}.toml", file, reported)
+        report_from = self.fresh.get(name, committed)
+        choose_from = report_from if self.chosen_anew else committed
+        spec = self.folder / f"{name}.toml"
+        return Row(name, known["title"], known.get("minutes"), spec, choose_from, report_from)
 
 
 @dataclass(frozen=True)
@@ -73,20 +77,20 @@ class Row:
     title: str
     minutes: float | None  # the paper's time for one run, if it gives one
     spec: Path
-    file: Path  # results to choose settings by
-    reported: Path  # results to report: the same, unless these settings were run anew
+    choose_from: Path  # the results that settings are chosen by
+    report_from: Path  # those to report: the same, unless these settings were run anew
 
     @cached_property
     def sweep(self):
         return cells.read(self.spec)
 
     @cached_property
-    def found(self):
-        return self._of_sweep(self.file)
+    def candidates(self):
+        return self._of_sweep(self.choose_from)
 
     @cached_property
-    def fresh(self):
-        return self.found if self.reported == self.file else self._of_sweep(self.reported)
+    def reported(self):
+        return self.candidates if self.report_from == self.choose_from else self._of_sweep(self.report_from)
 
     def _of_sweep(self, file):
         """The results of this sweep as it stands now; runs it no longer has, or has changed, do not count."""
@@ -97,19 +101,28 @@ class Row:
 
     @cached_property
     def _chosen(self):
-        """Both ways at once: a table asks for each of them again and again."""
-        return {
-            (algorithm, way): choose.choose(self.found, algorithm, way, self.sweep.finals)
+        """All ways at once: a table asks for each of them again and again."""
+        finals, papers = self.sweep.finals, choose.in_part(self.candidates, self.sweep)
+        found = {
+            (algorithm, way): choose.choose(papers, algorithm, way, finals)
             for algorithm in self.sweep.algorithms
-            for way in (choose.PAPER, choose.HONEST)
+            for way in (PAPER, HONEST)
         }
+        for algorithm in self.sweep.part:
+            found[algorithm, WIDER] = choose.choose(self.candidates, algorithm, PAPER, finals)
+        return found
+
+    def settings(self, algorithm, way):
+        """Those to choose from."""
+        mine = self.sweep.settings(algorithm)
+        return mine if way == WIDER else [each for each in mine if self.sweep.in_part(algorithm, each)]
 
     def runs(self, algorithm, way):
         """The runs to report, one a seed, of the setting that won in this way."""
         chosen = self.chosen(algorithm, way)
-        return [] if chosen is None else choose.finals(self.fresh, algorithm, chosen.setting)
+        return [] if chosen is None else choose.finals(self.reported, algorithm, chosen.setting)
 
     @property
     def winners(self):
-        """The settings that won in either way, by algorithm."""
-        return choose.winners(self.found, self.sweep)
+        """The settings that won in some way, by algorithm."""
+        return choose.winners(self.candidates, self.sweep)

@@ -1,4 +1,4 @@
-"""Tables 1 to 5: what each entry measures, ours in two ways of choosing, and the printed number."""
+"""Tables 1 to 5: what each entry measures, ours in the ways of choosing, and the printed number."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,10 +7,8 @@ import numpy as np
 
 from ..errors import unknown
 from ..report import LAST
-from ..sweeps.choose import HONEST, PAPER, finals, value
-from .rows import ALGORITHMS, STANDARD, Row
-
-WAYS = (PAPER, HONEST)
+from ..sweeps.choose import finals, value
+from .rows import ALGORITHMS, PAPER, STANDARD, WAYS, Row
 
 
 def mean_accuracy(curve, round):
@@ -77,6 +75,7 @@ class Spread(NamedTuple):
     mean: float  # infinite: of rounds to an accuracy that not every seed reached
     deviation: float | None  # one seed has none, nor has infinity
     seeds: int
+    diverged: int = 0  # of these seeds, before they came so far; then there is no mean
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,13 @@ class Entry:
 
     def difference(self, way):
         ours = self.ours[way]
-        return None if ours is None or self.published is None else ours.mean - self.published[0]
+        return None if ours is None or ours.diverged or self.published is None else ours.mean - self.published[0]
 
     def verdict(self, way):
-        """ "within" two published deviations, "near" if within a point, else "above" or "below"."""
-        difference = self.difference(way)
+        """ "within" two published deviations, "near" if within a point, else "above", "below" or "diverged"."""
+        ours, difference = self.ours[way], self.difference(way)
         if difference is None:
-            return None
+            return "diverged" if self.published and ours and ours.diverged else None
         if abs(difference) <= 2 * self.published[1]:
             return "within"
         if abs(difference) <= self.kind.point:
@@ -174,16 +173,16 @@ class Nearest(NamedTuple):
 
 
 def nearest(line):
-    """Tells a different choice of setting from a different method: does the printed line lie in the grid at all?
+    """Tells a different choice of setting from a different method: does the printed line lie in the paper's grid?
 
     Of the entries of one row and algorithm. A setting that was not trained on all rows is looked at in the search.
     """
     row, algorithm, best = line[0].row, line[0].algorithm, None
-    for setting in row.sweep.settings(algorithm):
-        searched = [each for each in row.found if each.algorithm == algorithm and each.setting == setting]
-        runs = finals(row.found, algorithm, setting) or searched
+    for setting in row.settings(algorithm, PAPER):
+        searched = [each for each in row.candidates if each.algorithm == algorithm and each.setting == setting]
+        runs = finals(row.candidates, algorithm, setting) or searched
         values = [spread(runs, entry.kind.measure, entry.at) for entry in line]
-        if None in values:
+        if any(value is None or value.diverged for value in values):
             continue
         worst = max(
             abs(ours.mean - entry.published[0]) / max(2 * entry.published[1], entry.kind.point)
@@ -197,6 +196,9 @@ def nearest(line):
 def spread(runs, measure, key):
     """None if nothing ran, or a run never came so far."""
     values = [measure(run.curves["test"], key) for run in runs]
+    lost = sum(run.diverged and bool(np.isnan(value)) for run, value in zip(runs, values, strict=True))
+    if lost:
+        return Spread(np.nan, None, len(values), lost)
     too_short = any(len(run.curves["test"].nll) < int(float(key)) for run in runs) and measure is not rounds_to_accuracy
     if not values or too_short or np.isnan(values).any():
         return None

@@ -1,24 +1,22 @@
-"""A table as Markdown, as CSV, and on the screen."""
+"""A table as Markdown and as CSV."""
 
 import csv
 import io
-import re
 from itertools import groupby
 from math import inf
 
-from ..sweeps.choose import HONEST, PAPER
-from .rows import ALGORITHMS
-from .tables import KINDS, WAYS, nearest
+from .rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
+from .tables import KINDS, nearest
 
-CHOSEN_ON = {PAPER: "test", HONEST: "validation"}
-LINES = {way: f"ours, chosen on {on}" for way, on in CHOSEN_ON.items()}
+CHOSEN_ON = {PAPER: "test", HONEST: "validation", WIDER: "test, wider grid"}
+LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation", WIDER: "ours, wider grid"}
+COLUMNS = {PAPER: "chosen_on_test", HONEST: "chosen_on_validation", WIDER: "wider_grid"}
 UNTUNED = "ours"  # every method has one setting, nothing was chosen
 DIFFERENCE = "difference"  # ours, chosen on test, minus the paper's
-SHORT = {LINES[PAPER]: "ours", LINES[HONEST]: "honest", UNTUNED: "ours", "paper": "paper", DIFFERENCE: "diff."}
-MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", None: ""}
+MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", "diverged": "", None: ""}
 LEGEND = (
-    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, ∞ not reached by every "
-    "seed. "
+    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, or nothing chosen; "
+    "∞ not reached by every seed in the rounds of its row. "
 )
 LEGEND_OF_MARKS = (
     "✓ within two published standard deviations, ≈ within one accuracy point (of an NLL: half a printed digit), "
@@ -26,18 +24,14 @@ LEGEND_OF_MARKS = (
     "chosen on test, minus the paper's. "
 )
 LEGEND_OF_CHOICE = (
-    "*Chosen on test*: the setting with the best test accuracy of the grid at the last round, as the paper seems to; "
-    "*chosen on validation*: by rows held out of each client's training data, the test set looked at once. Where a "
-    "method ran with one setting (*of* 1 below), nothing was chosen."
+    "*Chosen on test*: the setting with the best test accuracy of the paper's grid at the last round, as it seems to "
+    "have chosen; *chosen on validation*: by rows held out of each client's training data, the test set looked at "
+    "once. Where a method ran with one setting, nothing was chosen. "
 )
+LEGEND_OF_WIDER = "*Wider grid*: chosen on test, too, where the row's file has values that the paper's grid has not. "
 
-SCREEN_LEGEND = (
-    "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
-    "rows; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a digit), "
-    "▲ above, ▼ below, – not run, ∞ not reached by every seed"
-)
 NEAREST = (
-    "The paper does not print which settings won. This is the setting of the grid that comes nearest to its line over "
+    "The paper does not print which settings won. This is the one of its grid that comes nearest to its line over "
     "all rounds; *inside* if each number is within two published standard deviations or one accuracy point (of an NLL: "
     "half a printed digit). A line without deviations is one of the search, where only winners were trained on all "
     "rows: one seed, a tenth of the rows held out."
@@ -60,7 +54,7 @@ def titles(entries):
 
 
 def lines(entries):
-    """(head, cells) of every line: for each row and round ours in both ways, the paper's, and the difference."""
+    """(head, cells) of every line: for each row and round ours in each way, the paper's, and the difference."""
     for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
         group = list(group)
         for way, what in _ways(row).items():
@@ -75,7 +69,8 @@ def _ways(row):
     """The ways of choosing in which a row is shown, and what their lines are called."""
     chosen = [row.chosen(algorithm, PAPER) for algorithm in row.sweep.algorithms]
     searched = row.sweep.validation and any(each and each.settings > 1 for each in chosen)
-    return LINES if searched else {PAPER: UNTUNED}
+    both = {PAPER: LINES[PAPER], HONEST: LINES[HONEST]} if searched else {PAPER: UNTUNED}
+    return both | ({WIDER: LINES[WIDER]} if row.sweep.part else {})
 
 
 def markdown(entries, number):
@@ -85,7 +80,7 @@ def markdown(entries, number):
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries))]
     printed = any(entry.published for entry in entries)
     parts = [
-        f"# {title(number)}\n\n{LEGEND}{LEGEND_OF_MARKS if printed else ''}{LEGEND_OF_CHOICE}\n\n",
+        f"# {title(number)}\n\n{_legend(entries)}\n\n",
         _grid(head, body),
         f"\n## Settings\n\n{SECONDS}\n\n",
         settings(entries),
@@ -93,6 +88,15 @@ def markdown(entries, number):
     if kind.point and printed:
         parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries)]
     return "".join(parts)
+
+
+def _legend(entries):
+    marks = LEGEND_OF_MARKS if any(entry.published for entry in entries) else ""
+    return f"{LEGEND}{marks}{LEGEND_OF_CHOICE}{LEGEND_OF_WIDER if has_wider(entries) else ''}".rstrip()
+
+
+def has_wider(entries):
+    return any(entry.row.sweep.part for entry in entries)
 
 
 def in_the_grid(entries):
@@ -126,6 +130,10 @@ def _place(entries, row):
 def settings(entries):
     """Which hyper-parameters won, out of how many, on how many seeds, and the wall time beside the paper's."""
     head = ["data set", "algorithm", "chosen on", "setting", "of", "seeds", "seconds a run", "paper's minutes"]
+    return _grid(head, winning_settings(entries))
+
+
+def winning_settings(entries):
     body = []
     for row in dict.fromkeys(entry.row for entry in entries):
         printed = any(entry.published for entry in entries if entry.row == row)
@@ -135,15 +143,18 @@ def settings(entries):
             for way in _ways(row):
                 chosen, runs = row.chosen(algorithm, way), row.runs(algorithm, way)
                 if runs:
-                    ways.setdefault(setting_text(chosen.setting), []).append((CHOSEN_ON[way], chosen.settings, runs))
+                    grid = len(row.settings(algorithm, way))
+                    of = f"{chosen.settings}" if chosen.settings == grid else f"{chosen.settings} of {grid}"
+                    on = CHOSEN_ON[way] if chosen.settings > 1 else "–"
+                    ways.setdefault(setting_text(chosen.setting), []).append((on, of, runs))
             for setting, found in ways.items():
                 _, of, runs = found[0]
-                on = ", ".join(on for on, _, _ in found) if of > 1 else "–"
+                on = ", ".join(on for on, _, _ in found)
                 seconds = sum(run.seconds for run in runs) / len(runs)
                 shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
                 shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""
                 body.append([row.title, _name(algorithm, runs), on, setting, of, len(runs), shown, minutes])
-    return _grid(head, body)
+    return body
 
 
 def setting_text(setting):
@@ -154,22 +165,26 @@ def setting_text(setting):
 
 def as_csv(entries, number):
     """One line an entry, everything in its own column."""
-    kind, text = KINDS[number], io.StringIO()
+    kind, body = KINDS[number], []
     head = ["row", kind.head, "algorithm", "paper_mean", "paper_deviation"]
     for way in WAYS:
         ours = ("mean", "deviation", "seeds", "difference", "verdict", "setting")
-        head += [f"chosen_on_{CHOSEN_ON[way]}_{column}" for column in ours]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
+        head += [f"{COLUMNS[way]}_{column}" for column in ours]
     for entry in entries:
         line = [entry.row.name, entry.key, entry.algorithm, *(entry.published or (None, None))]
         for way in WAYS:
             ours, difference, chosen = entry.ours[way], entry.difference(way), entry.row.chosen(entry.algorithm, way)
-            mean, deviation, seeds = ours or (None, None, None)
+            mean, deviation, seeds, _ = ours or (None,) * 4
             line += [_significant(mean, 5), _significant(deviation, 3), seeds]
             line += [_significant(difference, 3), entry.verdict(way)]
             line += [setting_text(chosen.setting) if chosen else None]
-        writer.writerow(line)
+        body.append(line)
+    return csv_text(head, body)
+
+
+def csv_text(head, body):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *body])
     return text.getvalue()
 
 
@@ -177,27 +192,9 @@ def _significant(value, digits):
     return None if value is None else f"{value:.{digits}g}"
 
 
-def screen(entries, number):
-    """For a terminal of 80 columns: a table for each data set, and no zeros before a point."""
-    from rich.table import Table
-
-    entries = list(entries)
-    for name, group in groupby(lines(entries), key=lambda line: line[0][0]):
-        table = Table(
-            title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), min_width=len(name)
-        )
-        for head in (KINDS[number].head, "", *(title.replace("-", "\n-") for title in titles(entries))):
-            table.add_column(head, no_wrap=True, justify="left" if head == "" else "right")
-        previous = None
-        for (_, key, what), cells in group:
-            style = "dim" if what in ("paper", DIFFERENCE) else None
-            cells = [re.sub(r"\b0\.", ".", cell).replace(" ", "") for cell in cells]
-            table.add_row("" if key == previous else key, SHORT[what], *cells, style=style)
-            previous = key
-        yield table
-
-
 def _ours(entry, way):
+    if way == WIDER and entry.algorithm not in entry.row.sweep.part:
+        return ""
     text = number_text(entry.ours[way], entry.kind.digits)
     mark = MARKS[entry.verdict(way)]
     return f"{text} {mark}".rstrip()
@@ -214,6 +211,8 @@ def _difference(entry):
 def number_text(spread, digits):
     if spread is None:
         return "–"
+    if getattr(spread, "diverged", 0):
+        return f"{spread.diverged} of {spread.seeds} diverged"
     mean, deviation = spread[:2]
     if mean == inf:
         return "∞"

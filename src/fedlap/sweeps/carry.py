@@ -13,8 +13,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from .. import checkpoint as checkpoints
 from ..engines import small
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from ..grid import Grid
 from ..processors import cores
 from ..simulation import Simulation, histories, progress
@@ -28,13 +29,17 @@ CHECKPOINT_SHARE = 0.05
 
 
 class Planned(NamedTuple):
-    """A phase, the search or the final runs, is about to begin with these cells."""
+    """A phase, the search or the final runs, is about to begin: jobs of one cell, or of those that are one program."""
 
     phase: str
-    cells: list[Cell]
+    jobs: list[list[Cell]]
     done: int  # cells of this phase that an earlier call finished
     workers: int
-    later: list[Cell] | None  # cells of the next phase; None if this one decides which
+    later: list[list[Cell]] | None  # jobs of the next phase; None if this one decides which
+
+    @property
+    def cells(self):
+        return [cell for job in self.jobs for cell in job]
 
 
 class Advanced(NamedTuple):
@@ -72,7 +77,8 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
             for cell in done.values():  # a process killed just after its last line leaves one
                 _checkpoint([cell], sweep.watch_train, folder).unlink(missing_ok=True)
             workers, carry = _how(missing, data_dir, jobs, len(missing) + len(done))
-            yield Planned(phase, missing, len(done), workers, later)
+            divide = _batches if carry is _in_batches else _one_each
+            yield Planned(phase, divide(missing), len(done), workers, None if later is None else divide(later))
             for step in carry(missing, data_dir, sweep.watch_train, folder):
                 if isinstance(step, Finished):
                     append(step.results)
@@ -88,8 +94,20 @@ def _missing(cells, results):
     return list({cell.digest: cell for cell in cells if cell.digest not in results}.values())
 
 
+def _resumes(run, checkpoint):
+    """Whether it can go on from there; a checkpoint that is damaged, or of another version, is of no use and goes."""
+    if not checkpoint.exists():
+        return False
+    try:
+        checkpoints.load(checkpoint, run.init(), np.zeros((0, *run.columns)), run.describe())
+    except DataError:
+        checkpoint.unlink()
+        return False
+    return True
+
+
 def _checkpoint(cells, watch_train, folder):
-    """A file for these runs under way. All that decides whether it fits is in its name: one that is found fits."""
+    """A file for these runs under way, by all of them that decides what they come to."""
     words = " ".join([precision(), str(watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)])
     return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
 
@@ -131,11 +149,19 @@ def _curves(cell, history):
 
 
 def _in_batches(cells, data_dir, watch_train, folder):
-    for batch in _batches(cells):
+    for batch in _grids(cells):
         yield from _run_batch(batch, data_dir, watch_train, folder)
 
 
 def _batches(cells):
+    return [[cell for of_setting in grid for cell in of_setting] for grid in _grids(cells)]
+
+
+def _one_each(cells):
+    return [[cell] for cell in cells]
+
+
+def _grids(cells):
     """Cells as [settings][seeds], all of one program: settings differ in numbers only, and have the same seeds."""
     programs = {}
     for cell in cells:
@@ -166,7 +192,7 @@ def _run_batch(batch, data_dir, watch_train, folder):
         server_solver=spec.make_server_solver(),
     )
     setting_up = time.perf_counter() - began
-    for reached in progress(grid, spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SHARE):
+    for reached in progress(grid, spec.train.rounds, checkpoint, _resumes(grid, checkpoint), CHECKPOINT_SHARE):
         _, table = reached
         seconds = (setting_up + table[:, 0, 0, 0].sum()) / len(members)
         yield Advanced(members, len(table), seconds)
@@ -203,7 +229,7 @@ def _run_one(cell, data_dir, watch_train, folder):
     began = time.perf_counter()
     run = _simulation(cell, data_dir, watch_train)
     setting_up = time.perf_counter() - began
-    for history in histories(run, cell.spec.train.rounds, checkpoint, checkpoint.exists(), CHECKPOINT_SHARE):
+    for history in histories(run, cell.spec.train.rounds, checkpoint, _resumes(run, checkpoint), CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()
         yield Advanced([cell], len(history.nll), seconds)
         if history.diverged:

@@ -9,6 +9,7 @@ precision = "float64"     of all runs; that of the process if not given
 
 [sweep.every]             axes of all algorithms, for example epochs = [1, 5, 10]
 [sweep.fedlap]            axes of one of them, for example delta = [1.0, 0.1] or "server_solver.steps" = [100, 1000]
+[sweep.part.fedlap]       fewer values of some of these: a part of the grid that has winners of its own, a paper's say
 """
 
 import copy
@@ -18,15 +19,24 @@ import json
 from dataclasses import dataclass, replace
 
 from ..algorithms import ALGORITHMS
-from ..arguments import keys
 from ..errors import ConfigError, unknown
-from ..solvers import SERVER_SOLVERS, SOLVERS
-from ..spec import Spec, Train, check_algorithms, check_sections, override, parse_override, read_table, resolve
+from ..spec import (
+    Spec,
+    Train,
+    check_algorithms,
+    check_sections,
+    check_seeds,
+    override,
+    parse_override,
+    read_table,
+    resolve,
+)
+from .axes import check_axes, check_part, means, place
 
 OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
 FINALS = ("all", "winners")
 PRECISIONS = ("float32", "float64")
-EVERY = "every"
+EVERY, PART = "every", "part"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +82,7 @@ class Sweep:
     finals: str
     watch_train: bool
     precision: str | None
+    part: dict[str, dict[str, list]]  # of some algorithms: fewer values of some axes
 
     @property
     def algorithms(self):
@@ -80,6 +91,10 @@ class Sweep:
     def settings(self, algorithm):
         axes = self.axes[algorithm]
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+    def in_part(self, algorithm, setting):
+        """Whether a setting lies in the part of the grid that has winners of its own; all do if none is named."""
+        return all(setting[key] in values for key, values in self.part.get(algorithm, {}).items())
 
     def narrow(self, restrictions):
         """A part of the grid: `epochs=5` or `delta=0.1,1` keeps these values of that axis, wherever it is swept."""
@@ -91,12 +106,12 @@ class Sweep:
             if not known:
                 raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
             for word in wanted:
-                if not any(_means(word, value) for value in known):
+                if not any(means(word, value) for value in known):
                     had = ", ".join(dict.fromkeys(map(str, known)))
                     raise ConfigError(f"--only {text}: {key} has no value {word!r}; it has {had}")
             for name, mine in axes.items():
                 if key in mine:
-                    mine[key] = [value for value in mine[key] if any(_means(word, value) for word in wanted)]
+                    mine[key] = [value for value in mine[key] if any(means(word, value) for word in wanted)]
                     if not mine[key]:
                         had = ", ".join(map(str, self.axes[name][key]))
                         raise ConfigError(
@@ -144,7 +159,7 @@ class Sweep:
         table = copy.deepcopy(self.table)
         given = table["algorithms"][algorithm]
         for key, value in setting.items():
-            section, name = _place(algorithm, key)
+            section, name = place(algorithm, key)
             (given if section == algorithm else table.setdefault(section, {}))[name] = value
         table["algorithms"] = {algorithm: given}
         table["train"] = {**table.get("train", {}), "seeds": [seed]}
@@ -170,48 +185,36 @@ def make(name, table, algorithms=(), overrides=()):
     known = table["algorithms"]
     check_algorithms(known)
     for key, value in sweep.items():
-        if key not in (*OPTIONS, EVERY, *known):
-            raise unknown("key in [sweep]", key, (*OPTIONS, EVERY, *known))
+        if key not in (*OPTIONS, EVERY, PART, *known):
+            raise unknown("key in [sweep]", key, (*OPTIONS, EVERY, PART, *known))
         if key not in OPTIONS and not isinstance(value, dict):
             raise ConfigError(f"sweep.{key} is {value!r}; expected a section [sweep.{key}] with lists of values")
     for algorithm in algorithms:
         if algorithm not in known:
             raise unknown("algorithm of this sweep", algorithm, known)
-    axes = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in algorithms or known}
+    grids = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in known}
+    axes = {each: grids[each] for each in algorithms or known}
     for text in overrides:
         _check_not_swept(text, axes, table)
         override(table, text)
-    seeds = _seeds("train.seeds", table.get("train", {}).get("seeds", Train.seeds))
+    seeds = check_seeds("train.seeds", table.get("train", {}).get("seeds", Train.seeds))
     options = {key: sweep.get(key, default) for key, default in OPTIONS.items()}
     search_seeds = options.pop("search_seeds")
-    search_seeds = seeds if search_seeds is None else _seeds("sweep.search_seeds", search_seeds)
-    made = Sweep(name, table, axes, search_seeds=search_seeds, final_seeds=seeds, **options)
+    search_seeds = seeds if search_seeds is None else check_seeds("sweep.search_seeds", search_seeds)
+    made = Sweep(name, table, axes, search_seeds=search_seeds, final_seeds=seeds, part=sweep.get(PART, {}), **options)
     _check_options(made)
     for algorithm, mine in axes.items():
-        _check_axes(algorithm, mine, table)
+        check_axes(algorithm, mine, table)
         made.cell(algorithm, made.settings(algorithm)[0], seeds[0], 0.0)
+    check_part(made.part, grids)
     return made
 
 
 def _check_not_swept(text, axes, table):
-    swept = {_place(algorithm, key): key for algorithm, mine in axes.items() for key in mine}
+    swept = {place(algorithm, key): key for algorithm, mine in axes.items() for key in mine}
     places, _ = parse_override(table, text)
-    for key in (swept[place] for place in places if place in swept):
+    for key in (swept[each] for each in places if each in swept):
         raise ConfigError(f"--set {text}: {key} is swept; choose among its values with --only {key}=VALUE,VALUE")
-
-
-def _place(algorithm, key):
-    """The section and the key that an axis sets: those it names, or the algorithm's own, or else the solver's."""
-    section, dot, name = key.partition(".")
-    if dot:
-        return section, name
-    return (algorithm if key in keys(ALGORITHMS[algorithm]) else "solver"), key
-
-
-def _seeds(name, seeds):
-    if not isinstance(seeds, (list, tuple)) or not seeds or not all(type(seed) is int for seed in seeds):
-        raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers")
-    return tuple(seeds)
 
 
 def _check_options(sweep):
@@ -226,36 +229,3 @@ def _check_options(sweep):
         raise ConfigError(f"sweep.watch_train is {sweep.watch_train!r}; expected true or false")
     if sweep.precision not in (None, *PRECISIONS):
         raise unknown("sweep.precision", sweep.precision, PRECISIONS)
-
-
-def _check_axes(algorithm, axes, table):
-    for key, values in axes.items():
-        section, name = _place(algorithm, key)
-        makers = {algorithm: ALGORITHMS[algorithm], **_solvers(table)}
-        if section not in makers or name not in keys(makers[section]):
-            known = [*keys(ALGORITHMS[algorithm]), *keys(makers["solver"])]
-            known += [f"server_solver.{each}" for each in keys(makers["server_solver"])]
-            raise unknown(f"key in [sweep.{algorithm}]", key, known)
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
-
-
-def _means(word, value):
-    """Whether a word of the command line stands for a value of the file."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return word == (str(value).lower() if isinstance(value, bool) else value)
-    try:
-        return float(word) == value
-    except ValueError:
-        return False
-
-
-def _solvers(table):
-    """The classes of [solver] and [server_solver]."""
-    found = {}
-    for section, makers, default in (("solver", SOLVERS, "adam"), ("server_solver", SERVER_SOLVERS, "descent")):
-        name = table.get(section, {}).get("name", default)
-        if name not in makers:
-            raise unknown(f"{section}.name", name, makers)
-        found[section] = makers[name]
-    return found

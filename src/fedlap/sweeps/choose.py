@@ -31,22 +31,21 @@ def value(curve, round=None, last=LAST):
 def choose(results, algorithm, way, finals):
     """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
 
-    The honest way looks at validation curves only. The paper's way looks at the test curves: of runs on all rows where
-    every setting has them, otherwise of the search. Runs that diverged lose; ties go to the smaller NLL. An only
-    setting needs no search.
+    The honest way looks at validation curves only, and without a search has no winner. The paper's way looks at the
+    test curves: of runs on all rows where every setting has them, otherwise of the search. Runs that diverged lose;
+    ties go to the smaller NLL. Of a method that was changed, only its newest revision is judged.
     """
     runs = [result for result in results if result.algorithm == algorithm]
     search, on_all_rows = [each for each in runs if each.held_out > 0], [each for each in runs if each.held_out == 0]
-    if not search and len({_key(each) for each in on_all_rows}) == 1:
-        judged, on = on_all_rows, "test"
-    elif way == HONEST:
+    if way == HONEST:
         judged, on = search, "validation"
     else:
-        judged, on = search if finals == "winners" else on_all_rows, "test"
-    scores = {}
+        judged, on = search if search and finals == "winners" else on_all_rows, "test"
+    newest, scores = max((result.revision for result in judged), default=0), {}
     for result in judged:
-        seeds = scores.setdefault(_key(result), [])
-        seeds.append((-np.inf, np.inf) if result.diverged else value(result.curves[on]))
+        if result.revision == newest:
+            curve, seeds = result.curves[on], scores.setdefault(_key(result), [])
+            seeds.append((-np.inf, np.inf) if None in curve.nll else value(curve))
     if not scores:
         return None
     fullest = max(len(seeds) for seeds in scores.values())
@@ -60,16 +59,24 @@ def _key(result):
 
 
 def winners(results, sweep):
-    """Each algorithm's settings to train on all rows: the winner of both ways; all of them if nothing is chosen."""
-    found = {}
+    """Each algorithm's settings to train on all rows: the winners of both ways; all of them if nothing is chosen.
+
+    Of the whole grid, and of the part of it that is chosen from by itself.
+    """
+    found, part = {}, in_part(results, sweep)
     for algorithm in sweep.algorithms:
         if sweep.validation == 0 or len(sweep.settings(algorithm)) == 1:
             found[algorithm] = sweep.settings(algorithm)
             continue
-        both = [choose(results, algorithm, way, sweep.finals) for way in (PAPER, HONEST)]
-        settings = [each.setting for each in both if each is not None]
+        chosen = [choose(of, algorithm, way, sweep.finals) for of in (results, part) for way in (PAPER, HONEST)]
+        settings = [each.setting for each in chosen if each is not None]
         found[algorithm] = [setting for i, setting in enumerate(settings) if setting not in settings[:i]]
     return found
+
+
+def in_part(results, sweep):
+    """Those of the part of a grid that is chosen from by itself."""
+    return [each for each in results if sweep.in_part(each.algorithm, each.setting)]
 
 
 def finals(results, algorithm, setting):

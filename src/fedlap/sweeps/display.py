@@ -1,6 +1,7 @@
 """What a person sees of a sweep: what is running, what is done, and how long the rest will take."""
 
 import time
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -11,45 +12,74 @@ from .carry import Advanced, Finished, Planned
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
 
 
+class Reached(NamedTuple):
+    """How far a job has come, and where it was first seen: until then it also did what is done once."""
+
+    algorithm: str
+    first: tuple[float, float]  # seconds and cost
+    last: tuple[float, float]
+
+    @property
+    def since(self):
+        """Seconds and cost of the rounds between."""
+        return self.last[0] - self.first[0], self.last[1] - self.first[1]
+
+
 class Estimate:
-    """How long the rest will take, from what rounds cost so far: by algorithm, as their steps differ in cost."""
+    """How long the rest will take: what jobs so far took once, set-up and compilation, and what a round costs.
+
+    By algorithm, as their steps differ in cost. A job is a run, or many runs that are one program.
+    """
 
     def __init__(self):
-        self.waiting, self.workers = {}, 1
-        self.reached = {}  # of cells that have begun: their algorithm, seconds, cost up to here
+        self.jobs, self.workers = {}, 1  # those left, by the digest of their first cell
+        self.reached = {}  # those that have begun, likewise
 
-    def plan(self, cells, workers):
+    def plan(self, jobs, workers):
         """What is left to do, and how many of them run at a time."""
-        self.waiting, self.workers = {cell.digest: cell for cell in cells}, max(workers, 1)
+        self.jobs, self.workers = {job[0].digest: job for job in jobs}, max(workers, 1)
 
     def advance(self, event):
-        for cell in event.cells:
-            self._reach(cell, event.round, event.seconds)
+        self._reach(event.cells, event.round, event.seconds)
 
     def finish(self, results):
-        for result in results:
-            rounds = max(len(curve.nll) for curve in result.curves.values())  # fewer than planned, if it diverged
-            self._reach(self.waiting.pop(result.cell), rounds, result.seconds)
+        job = self.jobs.pop(results[0].cell)
+        rounds = max(len(curve.nll) for curve in results[0].curves.values())  # fewer than planned, if it diverged
+        self._reach(job, rounds, results[0].seconds)
 
-    def _reach(self, cell, round, seconds):
-        self.reached[cell.digest] = (cell.algorithm, seconds, cell.cost * round / cell.rounds)
+    def _reach(self, job, round, seconds):
+        now = seconds * len(job), _cost(job) * round / job[0].rounds
+        before = self.reached.get(job[0].digest)
+        self.reached[job[0].digest] = Reached(job[0].algorithm, before.first if before else now, now)
 
     @property
     def seconds(self):
-        """None before the first round of anything."""
-        if not self.reached:
+        """None before the second round of anything, or its end: until then nobody knows how much was done once."""
+        prices = {job[0].algorithm: self._prices(job[0].algorithm) for job in self.jobs.values()}
+        if None in prices.values():
             return None
         left = [0.0]
-        for digest, cell in self.waiting.items():
-            _, _, done = self.reached.get(digest, (None, 0.0, 0.0))
-            left.append((cell.cost - done) * self._price(cell.algorithm))
+        for digest, job in self.jobs.items():
+            once, price = prices[job[0].algorithm]
+            reached = self.reached.get(digest)
+            left.append(once + _cost(job) * price if reached is None else (_cost(job) - reached.last[1]) * price)
         return max(sum(left) / self.workers, max(left))  # the last run has no help from other processes
 
-    def _price(self, algorithm):
-        """Seconds for a unit of cost; of all algorithms if this one has not begun."""
-        mine = [each for each in self.reached.values() if each[0] == algorithm] or self.reached.values()
-        _, seconds, costs = zip(*mine, strict=True)
-        return sum(seconds) / sum(costs)
+    def _prices(self, algorithm):
+        """Seconds that a job takes once, and for a unit of cost; of all algorithms if this one has not come so far."""
+        seen = [each for each in self.reached.values() if each.since[1] > 0]
+        mine = [each for each in seen if each.algorithm == algorithm] or seen
+        if not mine:  # jobs of one round, which tell the two apart by no second one
+            ended = [each.last for digest, each in self.reached.items() if digest not in self.jobs]
+            seconds, costs = zip(*ended, strict=True) if ended else ((), ())
+            return (0.0, sum(seconds) / sum(costs)) if ended else None
+        price = sum(each.since[0] for each in mine) / sum(each.since[1] for each in mine)
+        once = [max(seconds - cost * price, 0.0) for seconds, cost in (each.first for each in mine)]
+        return sum(once) / len(once), price
+
+
+def _cost(job):
+    return sum(cell.cost for cell in job)
 
 
 class Display:
@@ -116,7 +146,7 @@ class Display:
 
     def _plan(self, planned):
         self.left = len(planned.cells)
-        self.estimate.plan(planned.cells + (planned.later or []), planned.workers)
+        self.estimate.plan(planned.jobs + (planned.later or []), planned.workers)
         self.until = "" if planned.later is not None else " of the search; its winners run then"
         how = f"{planned.workers} processes" if planned.workers else "as compiled batches"
         words = {"search": "search, rows held out", "final": "final, all rows"}[planned.phase]
@@ -127,7 +157,7 @@ class Display:
         left = self.estimate.seconds
         if not self.left:
             return "done"
-        about = "time left: not known before the first round ends"
+        about = "time left: not known before the second round ends"
         words = about if left is None else f"about {_duration(left)} left{self.until}"
         return "; ".join([words, *self.running.values()])
 

@@ -1,9 +1,11 @@
 """What sweeps leave behind: a file with one JSON line a cell, only ever appended to."""
 
 import fcntl
+import functools
 import json
 import math
 import os
+import subprocess
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,7 +54,7 @@ class Result:
     diverged: bool
     seconds: float  # of this run; of a batch, its share
     batch: int  # how many runs were one compiled program
-    fedlap: str
+    fedlap: str  # which version of it
     spec: dict
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
     precision: str = "float32"
@@ -70,7 +72,7 @@ class Result:
             any(value is None for curve in curves.values() for value in curve.nll),
             round(seconds, 3),
             batch,
-            __version__,
+            version(),
             cell.spec.as_dict(),
             curves,
             precision(),
@@ -156,6 +158,24 @@ def writer(path):
             os.fsync(file.fileno())
 
         yield results, append
+
+
+@functools.cache
+def version():
+    """Of this package, with the commit if it runs from a clone: two results of one version may be of different code."""
+    package = Path(__file__).parents[1]
+    if not (package.parents[1] / ".git").exists():
+        return __version__
+
+    def git(*words):
+        return subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, timeout=30)
+
+    try:
+        commit = git("rev-parse", "--short=10", "HEAD").stdout.strip()
+        changed = git("diff", "--quiet", "HEAD", "--", ".").returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return __version__
+    return f"{__version__}+{commit}{'.changed' if changed else ''}" if commit else __version__
 
 
 def precision():

@@ -1,0 +1,61 @@
+"""A table for a terminal of 80 columns."""
+
+import re
+from itertools import groupby
+
+from .rows import HONEST, PAPER, WIDER
+from .tables import KINDS
+from .write import DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
+
+LEGEND = (
+    "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
+    "rows{wider}; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a "
+    "digit), ▲ above, ▼ below, – not run or nothing chosen, ∞ not reached by every seed"
+)
+LEGEND_OF_WIDER = ", wider: on test, among more values than the paper's"
+SHORT = {
+    LINES[PAPER]: "ours",
+    LINES[HONEST]: "honest",
+    LINES[WIDER]: "wider",
+    UNTUNED: "ours",
+    "paper": "paper",
+    DIFFERENCE: "diff.",
+}
+
+
+def legend(entries):
+    return LEGEND.format(wider=LEGEND_OF_WIDER if has_wider(entries) else "")
+
+
+def tables(entries, number):
+    """A table for each data set, with no zeros before a point."""
+    from rich.table import Table
+
+    entries = list(entries)
+    for name, group in groupby(lines(entries), key=lambda line: line[0][0]):
+        table = Table(
+            title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), min_width=len(name)
+        )
+        for head in (KINDS[number].head, "", *(title.replace("-", "\n-") for title in titles(entries))):
+            table.add_column(head, no_wrap=True, justify="left" if head == "" else "right")
+        previous = None
+        for (_, key, what), cells in group:
+            style = "dim" if what in ("paper", DIFFERENCE) else None
+            cells = [re.sub(r"\b0\.", ".", cell).replace(" ", "") for cell in cells]
+            table.add_row("" if key == previous else key, SHORT[what], *cells, style=style)
+            previous = key
+        yield table
+
+
+def settings(entries):
+    """Which hyper-parameters won."""
+    from rich.table import Table
+
+    table = Table(title="Settings that won", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in ("data set", "algorithm", "chosen on", "setting"):
+        table.add_column(head, overflow="fold")
+    previous = None
+    for row, algorithm, on, setting, *_ in winning_settings(entries):
+        table.add_row("" if row == previous else row, algorithm, on, setting)
+        previous = row
+    return table
