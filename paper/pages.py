@@ -2,12 +2,13 @@
 
 import math
 import re
+import statistics
 from itertools import groupby
 from pathlib import Path
 
 from fedlap.paper import figures, tables, write
 from fedlap.paper.picture import picture
-from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, Paper
+from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, WIDER, Paper
 
 REPOSITORY = Path(__file__).parents[1]
 IMAGES = REPOSITORY / "docs/images"
@@ -32,6 +33,7 @@ def pages(paper):
         ("docs/reproduction.md", r"\| data set \| FedLap ", glance(paper)),
         ("docs/reproduction.md", r"\| table \| chosen on ", verdicts(paper)),
         ("docs/reproduction.md", r"\| table \| data set ", outside(paper)),
+        ("docs/reproduction.md", r"\| row \| runs ", times(paper)),
     ):
         page = REPOSITORY / name
         text = found.get(page) or page.read_text()
@@ -57,9 +59,11 @@ def extract(paper):
 
 def glance(paper):
     """How many cells of Table 1 came out as printed, who is first at the last round, and how long a run takes."""
-    head = ["data set", *GROUPS, "first at the last round, ours", "the paper's", "seconds a run", "paper, minutes"]
+    wider, first = "FedLap-Func, wider grid", "first at the last round, ours"
+    head = ["data set", *GROUPS, wider, first, "the paper's", "seconds a run", "paper, minutes"]
     lines, entries = [head, ["---"] * len(head)], tables.entries(paper, "1")
     ran = [entry for entry in entries if entry.ours[PAPER] and entry.published]
+    beyond = [entry for entry in entries if entry.ours[WIDER] and entry.published]
     for row, mine in groupby(ran, key=lambda entry: entry.row):
         mine = list(mine)
         last = [entry for entry in mine if entry.key == mine[-1].key]
@@ -71,13 +75,15 @@ def glance(paper):
             [
                 row.title,
                 *(_inside(mine, names) for names in GROUPS.values()),
+                _inside([entry for entry in beyond if entry.row == row], ["fedlap_func"], WIDER),
                 _first(ours) if set(ours) == set(row.sweep.algorithms) else "not all have run",
                 _first(theirs),
                 _range(seconds),
                 "–" if row.minutes is None else f"up to {row.minutes:g}",
             ]
         )
-    lines.append(["all", *(_inside(ran, names) for names in GROUPS.values()), "", "", "", ""])
+    counts = [*(_inside(ran, names) for names in GROUPS.values()), _inside(beyond, ["fedlap_func"], WIDER)]
+    lines.append(["all", *counts, "", "", "", ""])
     return _table(lines)
 
 
@@ -107,6 +113,24 @@ def outside(paper):
                 name, where = ALGORITHMS[entry.algorithm], f"{entry.kind.head} {entry.key}"
                 lines.append([number, entry.row.title, name, where, *texts, found if entry.kind.point else "–"])
     return _table(lines)
+
+
+def times(paper):
+    """What every row has taken so far, and a run of it beside the paper's."""
+    head = ["row", "runs", "all of them", "a run, median (longest)", "the paper's"]
+    lines = [head, ["---"] * len(head)]
+    for row in map(paper.row, paper.names):
+        seconds = [result.seconds for result in row.candidates]
+        if seconds:
+            one = f"{_duration(statistics.median(seconds))} ({_duration(max(seconds))})"
+            theirs = "" if row.minutes is None else f"up to {row.minutes} min"
+            lines.append([f"`{row.name}`", str(len(seconds)), _duration(sum(seconds)), one, theirs])
+    return _table(lines)
+
+
+def _duration(seconds):
+    size, unit = (3600, "h") if seconds >= 5400 else (60, "min") if seconds >= 90 else (1, "s")
+    return f"{seconds / size:.2g} {unit}"
 
 
 def _inside(entries, names, way=PAPER):

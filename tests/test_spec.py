@@ -84,11 +84,11 @@ def test_choosing_algorithms_keeps_their_settings():
         (lambda: resolve(solver={"name": "adam", "batch": 0}), r"batch is 0; expected a whole number above 0"),
         (
             lambda: resolve(solver={"name": "adam", "learning_rate": -1}),
-            r"learning_rate is -1; expected a number above 0",
+            r"learning_rate is -1.0; expected a number above 0",
         ),
         (lambda: resolve(algorithms={"fedlop": {}}), r"unknown algorithm 'fedlop'; did you mean 'fedlap'\?"),
         (lambda: resolve(algorithms={"fedlap": {}}), r"algorithms.fedlap.delta is missing"),
-        (lambda: resolve(algorithms={"fedlap": {"delta": 0}}), r"FedLap: delta is 0; expected a number above 0"),
+        (lambda: resolve(algorithms={"fedlap": {"delta": 0}}), r"FedLap: delta is 0.0; expected a number above 0"),
         (
             lambda: resolve(algorithms={"fedlap": {"delta": "big"}}),
             r"FedLap: delta is 'big'; expected a number above 0",

@@ -97,6 +97,8 @@ def test_a_digest_changes_with_whatever_changes_a_result():
     others = [replace(first, held_out=0.0), make().search()[1], make().search()[2], make(table).search()[0]]
     assert len({first.digest, *(cell.digest for cell in others)}) == 5
     assert cells.make("another name", TABLE).search()[0].digest == first.digest
+    whole, real = (make(fedlap={"delta": [value]}).final()[-1] for value in (1, 1.0))
+    assert whole.digest == real.digest and make(fedlap={"delta": [2]}).final()[-1].digest != real.digest
 
 
 @pytest.fixture(scope="module")
@@ -568,11 +570,12 @@ def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch,
     assert len(done) == 2 and not list(tmp_path.glob("*.checkpoints"))
 
 
-def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path):
+@pytest.mark.parametrize("divide", [carry._one_each, carry._batches], ids=["run", "batch"])
+def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path, divide):
     """One that a process killed between its last line and its last act has left."""
     path = tmp_path / "x.jsonl"
     path.write_text(finished[0].read_text())
-    left = carry._checkpoint(make().final()[:1], False, tmp_path / "x.jsonl.checkpoints")
+    left = carry._checkpoint(divide(make().final())[-1], False, tmp_path / "x.jsonl.checkpoints")
     left.parent.mkdir()
     left.touch()
     run(make(), path)

@@ -6,7 +6,7 @@ import inspect
 
 from .damping import format_damping, parse_damping
 from .errors import ConfigError, unknown
-from .hyperparameters import check
+from .hyperparameters import REAL, check
 
 PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
 
@@ -35,19 +35,26 @@ def defaults(makers, table, section, selector):
 
 def fill(maker, table, section):
     """The arguments of a function or class: those given, and the defaults of the others that are plain values."""
-    known = parameters(maker)
+    known, real = parameters(maker), _real(maker)
     for key in table:
         if key not in known:
             raise unknown(f"key in [{section}]", key, known)
     filled = {}
     for key, parameter in known.items():
         if key in table:
-            filled[key] = table[key]
+            filled[key] = float(table[key]) if key in real and type(table[key]) is int else table[key]
         elif parameter.default is inspect.Parameter.empty:
             raise ConfigError(f"{section}.{key} is missing")
         elif key not in (PER_SEED, "data_dir"):
             filled[key] = plain(parameter.default)
     return filled
+
+
+@functools.cache
+def _real(maker):
+    """Of a class of hyper-parameters those that are real numbers: `delta = 1` and `delta = 1.0` are one setting."""
+    fields = dataclasses.fields(maker) if dataclasses.is_dataclass(maker) else ()
+    return {field.name for field in fields if field.metadata.get("domain") in REAL}
 
 
 def named(section, makers, table):

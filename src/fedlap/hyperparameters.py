@@ -22,6 +22,9 @@ DOMAINS = {
 }
 
 
+REAL = ("positive", "nonnegative", "optional positive", "damping")  # a 1 of these is 1.0
+
+
 def hyper(domain, *, static=False, **default):
     """A hyper-parameter of the named domain; `static` ones are part of the program and compile anew."""
     return dataclasses.field(metadata={"domain": domain, "static": static}, **default)

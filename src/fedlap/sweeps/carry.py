@@ -74,8 +74,9 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
                 cells, later = sweep.final(quick), []
             missing = _missing(cells, results)
             done = {cell.digest: cell for cell in cells if cell.digest in results}
-            for cell in done.values():  # a process killed just after its last line leaves one
-                _checkpoint([cell], sweep.watch_train, folder).unlink(missing_ok=True)
+            for job in (*_batches(cells), *_one_each(cells)):  # a process killed just after its last line leaves one
+                if all(cell.digest in done for cell in job):
+                    _checkpoint(job, sweep.watch_train, folder).unlink(missing_ok=True)
             workers, carry = _how(missing, data_dir, jobs, len(missing) + len(done))
             divide = _batches if carry is _in_batches else _one_each
             yield Planned(phase, divide(missing), len(done), workers, None if later is None else divide(later))
