@@ -374,11 +374,13 @@ def test_the_honest_way_does_not_see_that_the_test_set_diverged():
 
 
 def test_a_method_that_was_changed_is_not_chosen_by_what_it_was():
-    old, new = {"delta": 1.0}, {"delta": 2.0}
+    old, new, worse = {"delta": 1.0}, {"delta": 2.0}, {"delta": 3.0}
     searched = [result(old, 1, 0.2, 0.9, 0.9), result(new, 1, 0.2, 0.5, 0.5, revision=2)]
+    chosen = lambda way: choose.choose(searched, "fedlap", way, "winners")
+    assert (chosen(choose.PAPER).setting, chosen(choose.PAPER).settings, chosen(choose.HONEST)) == (new, 1, None)
+    searched.append(result(worse, 1, 0.2, 0.4, 0.4, revision=2))
     for way in (choose.PAPER, choose.HONEST):
-        chosen = choose.choose(searched, "fedlap", way, "winners")
-        assert (chosen.setting, chosen.settings) == (new, 1)
+        assert (chosen(way).setting, chosen(way).settings) == (new, 2)
 
 
 def test_a_part_of_a_grid_has_winners_of_its_own():

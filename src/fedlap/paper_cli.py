@@ -151,6 +151,6 @@ def _show(paper, number, row, output):
     console = Console(highlight=False)
     console.print(f"[bold]{write.title(number)}[/bold]")
     console.print(screen.legend(found), style="dim")
-    for table in (*screen.tables(found, number), screen.settings(found)):
-        console.print(table)
+    for part in (*screen.tables(found, number), *screen.settings(found)):
+        console.print(part)
     console.print(f"Written, with the settings that come nearest to the paper's: {stem}{', '.join(written)}")

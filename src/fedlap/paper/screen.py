@@ -48,14 +48,13 @@ def tables(entries, number):
 
 
 def settings(entries):
-    """Which hyper-parameters won."""
-    from rich.table import Table
+    """Which hyper-parameters won, a line for each method."""
+    for title, of_row in groupby(winning_settings(entries), key=lambda line: line[0]):
+        yield f"[bold]{title}, settings[/bold]"
+        for algorithm, mine in groupby(of_row, key=lambda line: line[1]):
+            chosen = [f"{_chosen(on)}: {setting or 'as in its file'}" for _, _, on, setting, *_ in mine]
+            yield f"  {algorithm}, {'; '.join(chosen)}"
 
-    table = Table(title="Settings that won", title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in ("data set", "algorithm", "chosen on", "setting"):
-        table.add_column(head, overflow="fold")
-    previous = None
-    for row, algorithm, on, setting, *_ in winning_settings(entries):
-        table.add_row("" if row == previous else row, algorithm, on, setting)
-        previous = row
-    return table
+
+def _chosen(on):
+    return "not chosen" if on == "–" else f"on {on}"

@@ -149,7 +149,7 @@ def winning_settings(entries):
                     ways.setdefault(setting_text(chosen.setting), []).append((on, of, runs))
             for setting, found in ways.items():
                 _, of, runs = found[0]
-                on = ", ".join(on for on, _, _ in found)
+                on = ", ".join(dict.fromkeys(on for on, _, _ in found))
                 seconds = sum(run.seconds for run in runs) / len(runs)
                 shown = f"{seconds:.0f}" if seconds > 10 else f"{seconds:.2g}"
                 shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""

@@ -108,7 +108,7 @@ def _resumes(run, checkpoint):
 
 
 def _checkpoint(cells, watch_train, folder):
-    """A file for these runs under way, by all of them that decides what they come to."""
+    """A file for these runs under way; its name is made of all that decides what they come to."""
     words = " ".join([precision(), str(watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)])
     return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
 
@@ -155,6 +155,7 @@ def _in_batches(cells, data_dir, watch_train, folder):
 
 
 def _batches(cells):
+    """Jobs of as many cells as are one program."""
     return [[cell for of_setting in grid for cell in of_setting] for grid in _grids(cells)]
 
 

@@ -31,9 +31,9 @@ def value(curve, round=None, last=LAST):
 def choose(results, algorithm, way, finals):
     """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
 
-    The honest way looks at validation curves only, and without a search has no winner. The paper's way looks at the
-    test curves: of runs on all rows where every setting has them, otherwise of the search. Runs that diverged lose;
-    ties go to the smaller NLL. Of a method that was changed, only its newest revision is judged.
+    The honest way looks at validation curves only, and has no winner where one setting or none was searched. The
+    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search.
+    Runs that diverged lose; ties go to the smaller NLL. Of a method that was changed, only its newest revision counts.
     """
     runs = [result for result in results if result.algorithm == algorithm]
     search, on_all_rows = [each for each in runs if each.held_out > 0], [each for each in runs if each.held_out == 0]
@@ -46,7 +46,7 @@ def choose(results, algorithm, way, finals):
         if result.revision == newest:
             curve, seeds = result.curves[on], scores.setdefault(_key(result), [])
             seeds.append((-np.inf, np.inf) if None in curve.nll else value(curve))
-    if not scores:
+    if len(scores) < (2 if way == HONEST else 1):
         return None
     fullest = max(len(seeds) for seeds in scores.values())
     ranked = {setting: np.mean(seeds, axis=0) for setting, seeds in scores.items() if len(seeds) == fullest}
