@@ -438,6 +438,26 @@ def test_an_estimate_weighs_algorithms_by_what_they_took():
     assert estimate.seconds == pytest.approx(whole(trained))
 
 
+def test_an_estimate_learns_what_epochs_cost():
+    """Where the server does all the work, a round of two epochs takes as long as one of one."""
+    fedlap = [cell for cell in make().search() if cell.algorithm == "fedlap"]
+    first, second = ([cell for cell in fedlap if cell.epochs == epochs] for epochs in (1, 2))
+    estimate, a_round = Estimate(), 30.0
+    estimate.plan([[cell] for cell in first + second], workers=1)
+    for cell in (first[0], second[0]):
+        for r in (1, 2, 3):
+            estimate.advance(Advanced([cell], r, a_round * r))
+        estimate.finish([finished_run(cell, a_round * 3)])
+    assert estimate.seconds == pytest.approx(a_round * 3 * len(first[1:] + second[1:]))
+
+
+def test_the_longest_runs_begin_first(tmp_path):
+    """On one process, so that the order is seen; in a file's order the one epoch of fedavg would be first."""
+    sweep = make(NETWORK, finals="all", validation=0).narrow(["delta=1"])
+    _, results_ = run(sweep, tmp_path / "long.jsonl", jobs=1)
+    assert [result.setting["epochs"] for result in results_] == [2] * 4 + [1] * 4
+
+
 def test_an_estimate_pays_for_a_program_once():
     """Compilation of a batch is paid by it, not by each of its runs: a large batch after a small one is no dearer."""
     small, large = make().search()[:1], [cell for cell in make().search() if cell.algorithm == "fedlap"]

@@ -216,6 +216,8 @@ def _in_turn(cells, data_dir, watch_train, folder):
 
 
 def _at_once(workers, cells, data_dir, watch_train, folder):
+    """The longest first: begun last, one of them would run alone in the end."""
+    cells = sorted(cells, key=lambda cell: cell.cost, reverse=True)
     yield from on_processes(workers, partial(_report, data_dir, watch_train, folder), cells)
 
 

@@ -64,9 +64,13 @@ class Cell:
         return self.spec.train.rounds_of(ALGORITHMS[self.algorithm])
 
     @property
+    def epochs(self):
+        return self.spec.solver.get("epochs", 1)
+
+    @property
     def cost(self):
         """A number proportional to the steps of a run, to weigh what is left against what is done."""
-        return self.rounds * self.spec.solver.get("epochs", 1) * (1 - self.held_out)
+        return self.rounds * self.epochs * (1 - self.held_out)
 
 
 @dataclass(frozen=True)

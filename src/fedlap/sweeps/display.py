@@ -12,10 +12,21 @@ from .carry import Advanced, Finished, Planned
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
 
 
+class Kind(NamedTuple):
+    """What decides the price of a job's steps. Epochs do, as some servers cost as much after one as after ten."""
+
+    algorithm: str
+    epochs: int
+
+    @classmethod
+    def of(cls, job):
+        return cls(job[0].algorithm, job[0].epochs)
+
+
 class Reached(NamedTuple):
     """How far a job has come, and where it was first seen: until then it also did what is done once."""
 
-    algorithm: str
+    kind: "Kind"
     first: tuple[float, float]  # seconds and cost
     last: tuple[float, float]
 
@@ -28,7 +39,7 @@ class Reached(NamedTuple):
 class Estimate:
     """How long the rest will take: what jobs so far took once, set-up and compilation, and what a round costs.
 
-    By algorithm, as their steps differ in cost. A job is a run, or many runs that are one program.
+    A job is a run, or many runs that are one program.
     """
 
     def __init__(self):
@@ -50,25 +61,27 @@ class Estimate:
     def _reach(self, job, round, seconds):
         now = seconds * len(job), _cost(job) * round / job[0].rounds
         before = self.reached.get(job[0].digest)
-        self.reached[job[0].digest] = Reached(job[0].algorithm, before.first if before else now, now)
+        self.reached[job[0].digest] = Reached(Kind.of(job), before.first if before else now, now)
 
     @property
     def seconds(self):
         """None before the second round of anything, or its end: until then nobody knows how much was done once."""
-        prices = {job[0].algorithm: self._prices(job[0].algorithm) for job in self.jobs.values()}
+        prices = {kind: self._prices(kind) for kind in map(Kind.of, self.jobs.values())}
         if None in prices.values():
             return None
         left = [0.0]
         for digest, job in self.jobs.items():
-            once, price = prices[job[0].algorithm]
+            once, price = prices[Kind.of(job)]
             reached = self.reached.get(digest)
             left.append(once + _cost(job) * price if reached is None else (_cost(job) - reached.last[1]) * price)
         return max(sum(left) / self.workers, max(left))  # the last run has no help from other processes
 
-    def _prices(self, algorithm):
-        """Seconds that a job takes once, and for a unit of cost; of all algorithms if this one has not come so far."""
+    def _prices(self, kind):
+        """Seconds that a job takes once, and for a unit of cost; if none of its kind has come so far, of its algorithm
+        with other epochs, or else of all."""
         seen = [each for each in self.reached.values() if each.since[1] > 0]
-        mine = [each for each in seen if each.algorithm == algorithm] or seen
+        alike = [each for each in seen if each.kind.algorithm == kind.algorithm]
+        mine = [each for each in alike if each.kind == kind] or alike or seen
         if not mine:  # jobs of one round, which tell the two apart by no second one
             ended = [each.last for digest, each in self.reached.items() if digest not in self.jobs]
             seconds, costs = zip(*ended, strict=True) if ended else ((), ())
