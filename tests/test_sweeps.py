@@ -199,6 +199,24 @@ def test_nothing_runs_twice(finished, tmp_path):
         np.testing.assert_allclose(result.curves["test"].nll, curves[result.cell]["test"].nll, atol=1e-4)
 
 
+def test_a_last_line_that_lacks_only_its_end_is_kept(finished, tmp_path):
+    """An editor may have taken it; the run took hours."""
+    path = tmp_path / "edited.jsonl"
+    path.write_text(finished[0].read_text().removesuffix("\n"))
+    assert results.load(path) == results.load(finished[0])
+    with results.writer(path) as (found, append):
+        append(found[:1])
+    assert results.load(path) == [*found, found[0]]
+
+
+def test_an_accuracy_to_look_out_for_makes_no_other_run():
+    """Nor does it change the digests of results that have no such accuracy."""
+    aimed = {**TABLE, "train": {**TABLE["train"], "target_accuracy": 0.8}}
+    assert [cell.digest for cell in make(aimed).search()] == [cell.digest for cell in make().search()]
+    more = {**TABLE, "train": {**TABLE["train"], "rounds": 4}}
+    assert not {cell.digest for cell in make(more).search()} & {cell.digest for cell in make().search()}
+
+
 def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
     _, _, done = finished
     sweep = make()
@@ -559,6 +577,14 @@ def test_a_result_of_another_precision_is_no_result_of_this_sweep(finished, tmp_
     assert {each.precision for each in make(precision="float64").select(results.load(path))} == {"float64"}
     with pytest.raises(ConfigError, match="tiny is to run in float32, not float64"):
         run(make(precision="float32"), path)
+
+
+def test_no_mean_is_of_two_precisions(finished):
+    """One of two seeds has also run in another one: both count in that which both have, none is lost."""
+    done = finished[2]
+    other = [replace(each, precision="float32") for each in done if each.seed == 1]
+    assert {each.precision for each in make().select(done + other)} == {"float64"}
+    assert len(make().select(done + other)) == len(make().select(other + done)) == len(done)
 
 
 @pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])

@@ -18,10 +18,12 @@ def sweep(
     spec: Annotated[Path, typer.Argument(help="A TOML file with a \\[sweep] section.")],
     algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5; may be repeated."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: --only epochs=1,5.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: epochs=1,5; may be repeated."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
     data_dir: DataDir = None,

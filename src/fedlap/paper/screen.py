@@ -5,12 +5,13 @@ from itertools import groupby
 
 from .rows import HONEST, PAPER, WIDER
 from .tables import KINDS
-from .write import DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
+from .write import ABOVE, DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
 
 LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
     "rows{wider}; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a "
-    "digit), ▲ above, ▼ below, – not run or nothing chosen, ∞ not reached by every seed"
+    "digit), judged before rounding; ▲ above, ▼ below ({above}); – not run or nothing chosen, ∞ not reached by every "
+    "seed; in brackets the row's name for fedlap reproduce"
 )
 LEGEND_OF_WIDER = ", wider: on test, among more values than the paper's"
 SHORT = {
@@ -24,7 +25,7 @@ SHORT = {
 
 
 def legend(entries):
-    return LEGEND.format(wider=LEGEND_OF_WIDER if has_wider(entries) else "")
+    return LEGEND.format(wider=LEGEND_OF_WIDER if has_wider(entries) else "", above=ABOVE)
 
 
 def tables(entries, number):
@@ -32,7 +33,8 @@ def tables(entries, number):
     from rich.table import Table
 
     entries = list(entries)
-    for name, group in groupby(lines(entries), key=lambda line: line[0][0]):
+    for row, group in groupby(lines(entries), key=lambda line: line[0][0]):
+        name = f"{row.title} ({row.name})"
         table = Table(
             title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0), min_width=len(name)
         )

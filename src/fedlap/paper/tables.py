@@ -69,8 +69,11 @@ OF_TWO_POINTS = {
 }
 
 
+ROUNDING = 1e-9  # a difference of binary fractions is not quite that of the decimal ones
+
+
 class Spread(NamedTuple):
-    """Mean and standard deviation over the seeds that ran."""
+    """Mean and population standard deviation over the seeds that ran."""
 
     mean: float  # infinite: of rounds to an accuracy that not every seed reached
     deviation: float | None  # one seed has none, nor has infinity
@@ -102,9 +105,9 @@ class Entry:
         ours, difference = self.ours[way], self.difference(way)
         if difference is None:
             return "diverged" if self.published and ours and ours.diverged else None
-        if abs(difference) <= 2 * self.published[1]:
+        if abs(difference) <= 2 * self.published[1] + ROUNDING:
             return "within"
-        if abs(difference) <= self.kind.point:
+        if abs(difference) <= self.kind.point + ROUNDING:
             return "near"
         return "above" if difference > 0 else "below"
 
@@ -189,7 +192,7 @@ def nearest(line):
             for ours, entry in zip(values, line, strict=True)
         )
         if best is None or worst < best[0]:
-            best = worst, Nearest(setting, runs, values, worst <= 1)
+            best = worst, Nearest(setting, runs, values, worst <= 1 + ROUNDING)
     return best and best[1]
 
 

@@ -15,13 +15,14 @@ UNTUNED = "ours"  # every method has one setting, nothing was chosen
 DIFFERENCE = "difference"  # ours, chosen on test, minus the paper's
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", "diverged": "", None: ""}
 LEGEND = (
-    "Mean (standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, or nothing chosen; "
+    "Mean (population standard deviation) over the seeds that ran; a mean alone is of one seed; – not run, or nothing "
+    "chosen; "
     "∞ not reached by every seed in the rounds of its row. "
 )
+ABOVE = "above is better for an accuracy, and worse for rounds and for an NLL"
 LEGEND_OF_MARKS = (
     "✓ within two published standard deviations, ≈ within one accuracy point (of an NLL: half a printed digit), "
-    "▲ above, ▼ below: above is better for an accuracy, and worse for rounds and for an NLL. *Difference*: ours, "
-    "chosen on test, minus the paper's. "
+    f"▲ above, ▼ below: {ABOVE}. Judged before rounding. *Difference*: ours, chosen on test, minus the paper's. "
 )
 LEGEND_OF_CHOICE = (
     "*Chosen on test*: the setting with the best test accuracy of the paper's grid at the last round, as it seems to "
@@ -58,11 +59,11 @@ def lines(entries):
     for (row, key), group in groupby(entries, key=lambda entry: (entry.row, entry.key)):
         group = list(group)
         for way, what in _ways(row).items():
-            yield (row.title, key, what), [_ours(entry, way) for entry in group]
+            yield (row, key, what), [_ours(entry, way) for entry in group]
         if any(entry.published for entry in group):
-            yield (row.title, key, "paper"), [number_text(entry.published, entry.kind.digits) for entry in group]
+            yield (row, key, "paper"), [number_text(entry.published, entry.kind.digits) for entry in group]
         if any(entry.difference(PAPER) is not None for entry in group):
-            yield (row.title, key, DIFFERENCE), [_difference(entry) for entry in group]
+            yield (row, key, DIFFERENCE), [_difference(entry) for entry in group]
 
 
 def _ways(row):
@@ -228,9 +229,9 @@ def _with_previous(items):
 
 def _once(name, previous):
     """The line's head, with what the line above says already left out."""
-    title, key, what = name
-    if previous is None or previous[0] != title:
-        return [title, key, what]
+    row, key, what = name
+    if previous is None or previous[0] != row:
+        return [row.title, key, what]
     return ["", "" if previous[1] == key else key, what]
 
 

@@ -51,8 +51,13 @@ class Cell:
 
     @property
     def digest(self):
-        """What makes two cells the same: all of a spec that can change a result, and not the name of a file."""
-        content = {**self.spec.as_dict(), "name": None, "held_out": self.held_out}
+        """What makes two cells the same: all of a spec that can change a result.
+
+        That is not the name of a file, nor an accuracy to look out for. [server_solver] counts for every method, even
+        for those whose server minimises nothing.
+        """
+        spec = self.spec.as_dict()
+        content = {**spec, "name": None, "train": {**spec["train"], "target_accuracy": None}, "held_out": self.held_out}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -119,23 +124,25 @@ class Sweep:
                     if not mine[key]:
                         had = ", ".join(map(str, self.axes[name][key]))
                         raise ConfigError(
-                            f"--only {text}: leaves nothing of {name}'s {key}, which has {had}; several values are "
-                            f"written --only {key}=VALUE,VALUE"
+                            f"--only {text}: leaves nothing of {name}'s {key}, which has {had}; add one of these, "
+                            f"as in --only {key}=VALUE,VALUE, or name the algorithms to run"
                         )
         return replace(self, axes=axes)
 
     def select(self, results):
         """The last of each of its cells, by its own names of settings: a result's may be those of an older grid.
 
-        All seeds of a setting are of one revision, so that no mean is of two methods: of the newest that has run.
+        All seeds of a setting are of one revision and one precision, so that no mean is of two methods: of the newest
+        that has run, in the precision in which most seeds did.
         """
         mine = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
-        found = {each.cell: each for each in results if self.precision in (None, each.precision)}
-        known = [replace(each, setting=mine[digest]) for digest, each in found.items() if digest in mine]
-        newest = {}
+        found = {(each.cell, each.precision): each for each in results if self.precision in (None, each.precision)}
+        known = [replace(each, setting=mine[digest]) for (digest, _), each in found.items() if digest in mine]
+        alike = {}
         for each in known:
-            newest[each.group] = max(each.revision, newest.get(each.group, 0))
-        return [each for each in known if each.revision == newest[each.group]]
+            alike.setdefault(each.group, {}).setdefault((each.revision, each.precision), []).append(each)
+        best = (max(runs.items(), key=lambda item: (item[0][0], len(item[1]))) for runs in alike.values())
+        return [each for _, runs in best for each in runs]
 
     def search(self):
         """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""

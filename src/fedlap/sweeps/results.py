@@ -113,23 +113,36 @@ class Result:
 
 
 def load(path):
-    """All results of a file, in its order; a last line that a killed process left unfinished does not count."""
+    """All results of a file, in its order; a last line that a killed process left unfinished does not count.
+
+    One that lacks only its end does: an editor may have taken it.
+    """
     path = Path(path)
     if not path.exists():
         return []
     try:
-        *lines, unfinished = path.read_bytes().split(b"\n")
+        *lines, last = path.read_bytes().split(b"\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); expected a file of results") from error
+    if _whole(last):
+        lines.append(last)
+    elif last[: len(BEGINNING)] != BEGINNING[: len(last)]:
+        raise DataError(f"{path}, line {len(lines) + 1}: not a result of a sweep, nor the beginning of one")
     results = []
     for number, line in enumerate(lines, start=1):
         try:
             results.append(Result.read(line))
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not a result of a sweep ({error})") from error
-    if unfinished[: len(BEGINNING)] != BEGINNING[: len(unfinished)]:
-        raise DataError(f"{path}, line {len(lines) + 1}: not a result of a sweep, nor the beginning of one")
     return results
+
+
+def _whole(line):
+    try:
+        Result.read(line)
+    except ValueError:
+        return False
+    return True
 
 
 @contextmanager
@@ -150,7 +163,7 @@ def writer(path):
         except OSError as error:
             raise DataError(f"{path}: another sweep is writing to it; wait for it or name another file") from error
         results = load(path)  # first of all: a file of anything else stays as it is
-        _drop_unfinished_line(file)
+        _end_last_line(file)
 
         def append(results):
             file.write("".join(result.line() for result in results).encode())
@@ -183,8 +196,13 @@ def precision():
     return str(jax.dtypes.canonicalize_dtype(float))
 
 
-def _drop_unfinished_line(file):
+def _end_last_line(file):
+    """Where a line was left without its end: give it one if it is whole, otherwise drop it."""
     file.seek(0)
-    whole = file.read().rfind(b"\n") + 1
-    file.truncate(whole)
-    file.seek(whole)
+    content = file.read()
+    ended = content.rfind(b"\n") + 1
+    if _whole(content[ended:]):
+        file.write(b"\n")
+    else:
+        file.truncate(ended)
+        file.seek(ended)
