@@ -93,7 +93,7 @@ def verdicts(paper):
     for number in (each for each in tables.KINDS if each.isdigit()):
         for way, title in ((PAPER, write.title(number)), (HONEST, "")):
             ran = [entry for entry in tables.entries(paper, number) if entry.ours[way] and entry.published]
-            inside = (_inside(ran, names, way) for names in GROUPS.values())
+            inside = (_inside(ran, names, way, strictly=True) for names in GROUPS.values())
             lines.append([title, write.CHOSEN_ON[way], *inside])
     return _table(lines)
 
@@ -133,9 +133,13 @@ def _duration(seconds):
     return f"{seconds / size:.2g} {unit}"
 
 
-def _inside(entries, names, way=PAPER):
+def _inside(entries, names, way=PAPER, strictly=False):
+    """How many are within two published deviations or a point; strictly, also how many without the point."""
     mine = [entry.verdict(way) for entry in entries if entry.algorithm in names]
-    return f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}" if mine else "–"
+    if not mine:
+        return "–"
+    counts = f"{sum(verdict in ('within', 'near') for verdict in mine)} of {len(mine)}"
+    return f"{counts} ({mine.count('within')})" if strictly else counts
 
 
 def _first(values):
