@@ -18,6 +18,7 @@ import fedlap
 import oracle
 from fedlap.data import Federation
 from fedlap.hyperparameters import hyperparameters
+from fedlap.precision import Diagonal
 from fedlap.solvers.problem import FullBatch
 
 jax.config.update("jax_enable_x64", True)
@@ -186,8 +187,8 @@ def flat(vector):
 
 def dense(precision):
     """[P, P], or [K, P, P], of a precision of either structure."""
-    if hasattr(precision, "matrix"):
-        return np.asarray(precision.matrix)
+    if not isinstance(precision, Diagonal):
+        return np.asarray(precision.flat)
     diagonal = flat(precision)
     return diagonal[..., None] * np.eye(diagonal.shape[-1])
 

@@ -21,7 +21,7 @@ class Categorical:
         For targets t ≥ 0 that sum to m this is m cross-entropies; it is linear in (m, t) whatever their sign
         and sum, so the difference of two soft labels is a soft label.
         """
-        return mass * jax.nn.logsumexp(outputs, axis=-1) - (targets * outputs).sum(-1)
+        return mass * _log_partition(outputs) - (targets * outputs).sum(-1)
 
     def probabilities(self, outputs):
         return jax.nn.softmax(outputs, axis=-1)
@@ -44,6 +44,35 @@ class Categorical:
         draws = jax.random.categorical(key, outputs[:, None, :], shape=(len(outputs), samples))
         hot = jax.nn.one_hot(draws, outputs.shape[-1], axis=1, dtype=outputs.dtype)
         return (self.probabilities(outputs)[:, :, None] - hot) / jnp.sqrt(jnp.asarray(samples, outputs.dtype))
+
+
+# Derivatives are stated for the sake of the second: p_i − p_i² loses all its digits where an example is nearly certain,
+# and with them goes the constant that may be added to all outputs. p_i Σ_j p_j (t_i − t_j) loses none.
+@jax.custom_vjp
+def _log_partition(outputs):
+    """log Σ_c exp f_c."""
+    return jax.nn.logsumexp(outputs, axis=-1)
+
+
+_log_partition.defvjp(
+    lambda outputs: (jax.nn.logsumexp(outputs, axis=-1), outputs),
+    lambda outputs, cotangents: (_share(outputs, cotangents),),
+)
+
+
+@jax.custom_jvp
+def _share(outputs, amounts):
+    """amounts · softmax(outputs), per example."""
+    powers = jnp.exp(outputs - outputs.max(-1, keepdims=True))
+    return (amounts / powers.sum(-1))[..., None] * powers
+
+
+@_share.defjvp
+def _share_jvp(primals, tangents):
+    (outputs, amounts), (t, amount_tangents) = primals, tangents
+    p = _share(outputs, jnp.ones_like(amounts))
+    differences = ((t[..., :, None] - t[..., None, :]) * p[..., None, :]).sum(-1)
+    return _share(outputs, amounts), _share(outputs, amount_tangents) + amounts[..., None] * p * differences
 
 
 categorical = Categorical()

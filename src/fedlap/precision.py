@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .errors import ConfigError
+from .symmetric import solve
 from .vector import Linear, Vector, pytree
 
 
@@ -61,7 +62,7 @@ class Full(Linear):
     def __add__(self, other):
         if isinstance(other, Full):
             return Full(self.matrix + other.matrix)
-        return Full(self.matrix + _number(other) * jnp.eye(self.matrix.shape[-1], dtype=self.matrix.dtype))
+        return Shifted(self, 0.0) + other
 
     __radd__ = __add__
 
@@ -69,7 +70,7 @@ class Full(Linear):
         return w.like(self.matrix @ w.flat)
 
     def solve(self, v):
-        return v.like(jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(self.matrix), True), v.flat))
+        return Shifted(self, 0.0).solve(v)
 
     def logdet(self):
         return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.matrix))).sum()
@@ -81,6 +82,40 @@ class Full(Linear):
     @property
     def flat(self):
         return self.matrix
+
+
+@pytree
+class Shifted(Linear):
+    """V + δI, its two parts kept apart: in one matrix a small δ would be lost to the rounding of V."""
+
+    V: Full
+    delta: object
+
+    def __add__(self, other):
+        if isinstance(other, Shifted):
+            return Shifted(self.V + other.V, self.delta + other.delta)
+        if isinstance(other, Full):
+            return Shifted(self.V + other, self.delta)
+        return Shifted(self.V, self.delta + _number(other))
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return self.V @ w + self.delta * w
+
+    def solve(self, v):
+        return v.like(solve(self.V.matrix, self.delta, v.flat))
+
+    def logdet(self):
+        return Full(self.flat).logdet()
+
+    def positive_part(self):
+        return Full(self.flat).positive_part()
+
+    @property
+    def flat(self):
+        matrix = self.V.matrix
+        return matrix + jnp.asarray(self.delta)[..., None, None] * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
 
 def _number(other):

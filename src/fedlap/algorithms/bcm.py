@@ -1,15 +1,15 @@
 """The Bayesian committee machine (Tresp, 2000), eq. (3): every client's posterior, multiplied once."""
 
-from ..algorithm import Algorithm, Gaussian, Site, algorithm
+from ..algorithm import Algorithm, Gaussian, Laplace, Site, algorithm
 from ..hyperparameters import hyper
 from ..quadratic import square
 
 
 @algorithm
-class BCM(Algorithm[Gaussian, Site, Gaussian, Site]):
+class BCM(Algorithm[Gaussian, Site, Laplace, Site]):
     """
-    w_k ← argmin_w  ℓ_k(w) + ½δ‖w‖²,    S_k ← H_k(w_k) + δI        Laplace's p_k
-    v_k ← S_k w_k,                      V_k ← S_k − δI             t_k = p_k / p_0
+    w_k ← argmin_w  ℓ_k(w) + ½δ‖w‖²,    S_k = H_k(w_k) + δI        Laplace's p_k
+    v_k ← S_k w_k,                      V_k ← S_k − δI = H_k       t_k = p_k / p_0
     w_g ← S_g⁻¹ Σ_k v_k,                S_g = δI + Σ_k V_k          p_0 Π_k t_k
     """
 
@@ -27,10 +27,10 @@ class BCM(Algorithm[Gaussian, Site, Gaussian, Site]):
     def client_update(self, g, t, k):
         prior = self.delta / 2 * square()
         w = k.argmin(lambda w, k: k.loss(w) + prior(w), k.start)
-        return Gaussian(w, k.hessian(w, self.covariance) + self.delta)
+        return Laplace(w, k.hessian(w, self.covariance))
 
     def site_update(self, g, t, q, k):
-        return Site(q.S @ q.w, q.S - self.delta)
+        return Site((q.H + self.delta) @ q.w, q.H)
 
     def contribution(self, t, q, k):
         return t

@@ -6,6 +6,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import ConfigError
 from ..hyperparameters import hyper, hyperparameters
+from ..symmetric import rounding, solve, unit
 from .problem import FullBatch
 
 LARGEST = 2_000  # weights: an eigendecomposition of some seconds
@@ -26,22 +27,13 @@ class Newton(FullBatch):
             )
         value = lambda x: function(unflatten(x))
         gradient, hessian = jax.grad(value), jax.hessian(value)
-        rounding = jnp.finfo(x.dtype).eps
+        precision = jnp.finfo(x.dtype).eps
 
         def direction(x, g):
-            # Softmax outputs are determined up to a constant, so H may be singular. Along such directions g is a
-            # rounding error, and dividing it by another would make the answer wander; negative curvature is turned.
-            # What counts as rounding is measured with a unit diagonal: columns may differ by ten powers of ten.
+            """−H⁻¹g, not at all along directions without curvature; and what gives H a unit diagonal."""
             H = hessian(x)
-            diagonal = jnp.abs(jnp.diagonal(H))
-            scale = jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1))
-            values, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
-            sizes = jnp.abs(values)
-            flat = sizes <= 10 * x.size * rounding * sizes.max()
-            d = -scale * (vectors @ jnp.where(flat, 0, (vectors.T @ (scale * g)) / jnp.where(flat, 1, sizes)))
-            # The scaling has tilted d against the directions without curvature; it shall not move along them at all.
-            null = scale[:, None] * jnp.where(flat, vectors, 0)
-            return d - null @ jnp.linalg.solve(null.T @ null + jnp.diag(jnp.where(flat, 0.0, 1.0)), null.T @ d)
+            d = -solve(H, 0.0, g)
+            return jax.lax.cond(jnp.isfinite(d).all(), lambda: d, lambda: -_turned(H, g)), unit(jnp.abs(jnp.diagonal(H)))
 
         def backtrack(x, g, d):
             before, slope = value(x), g @ d
@@ -50,25 +42,38 @@ class Newton(FullBatch):
                 # Near the minimum a decrease is below what f can show, by more than f's own size tells when large
                 # terms cancel in it; the slope still shows it.
                 after, slope_after = jax.value_and_grad(lambda t: value(x + t * d))(t)
-                falls = after <= before + 1e-4 * t * slope + 10 * rounding * jnp.abs(before)
+                falls = after <= before + 1e-4 * t * slope + 10 * precision * jnp.abs(before)
                 flattens = jnp.abs(slope_after) <= jnp.abs(slope) / 2
-                level = after <= before + jnp.sqrt(rounding) * (1 + jnp.abs(before))
+                level = after <= before + jnp.sqrt(precision) * (1 + jnp.abs(before))
                 return ~(falls | (flattens & level)) & (t > 1e-10)
 
             return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
 
+        # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are as large as units are
+        # small. Near the minimum a step squares the error; where it does not even halve the slope, that is rounding.
         def unfinished(carry):
-            i, x, g, moved = carry
-            return (i < self.steps) & (jnp.abs(g).max() > rounding) & (moved > rounding * (1 + jnp.abs(x).max()))
+            i, _, _, before, steep, size = carry
+            stuck = (steep < jnp.sqrt(precision) * (1 + size)) & (steep > before / 2)
+            return (i < self.steps) & (steep > precision * (1 + size)) & ~stuck
 
         def step(carry):
-            i, x, g, _ = carry
-            d = direction(x, g)
-            move = backtrack(x, g, d) * d
-            return i + 1, x + move, gradient(x + move), jnp.abs(move).max()
+            i, x, g, _, before, _ = carry
+            d, scale = direction(x, g)
+            x = x + backtrack(x, g, d) * d
+            g = gradient(x)
+            return i + 1, x, g, before, jnp.abs(scale * g).max(), jnp.abs(x / scale).max()
 
-        start_at = (0, x, gradient(x), jnp.full((), jnp.inf, x.dtype))
-        return unflatten(jax.lax.while_loop(unfinished, step, start_at)[1])
+        infinity, zero = jnp.full((), jnp.inf, x.dtype), jnp.zeros((), x.dtype)
+        return unflatten(jax.lax.while_loop(unfinished, step, (0, x, gradient(x), infinity, infinity, zero))[1])
+
+
+def _turned(H, g):
+    """H⁻¹g with negative curvature turned, for objectives that are not convex."""
+    scale = unit(jnp.abs(jnp.diagonal(H)))
+    values, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
+    sizes = jnp.abs(values)
+    flat = sizes <= rounding(H) * sizes.max()
+    return scale * (vectors @ jnp.where(flat, 0, (vectors.T @ (scale * g)) / jnp.where(flat, 1, sizes)))
 
 
 newton = Newton

@@ -1,0 +1,104 @@
+"""Equations with a curvature that is known to rounding only.
+
+A curvature summed from data is singular wherever the data are silent: two logits leave their sum open, a feature that is
+a multiple of another their difference. In floating point such a matrix has rounding errors for eigenvalues there, of
+either sign, and dividing by them makes an answer wander, or no number at all. Here the silent directions are told from
+the others, and the answer does not move along them but as far as a prior says. What counts as rounding is measured with
+a unit diagonal, because columns may differ by ten powers of ten.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+
+
+class Silent(NamedTuple):
+    """What a symmetric matrix says nothing of."""
+
+    null: jax.Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
+    least: jax.Array  # the least of the pivots, of a unit diagonal: below zero for a matrix that is not positive
+
+
+def solve(V, delta, v):
+    """w = (V + δI)⁻¹ v, where V and v carry the rounding errors of sums over data, and δ ≥ 0 may be tiny beside V.
+
+    Where V is silent only the prior speaks: w is v/δ, or zero if v is no more there than rounding. Not a number if
+    V + δI is not positive.
+    """
+    scale = unit(jnp.diagonal(V) + delta)
+    M = scale[:, None] * V * scale + jnp.diag(delta * scale**2)
+    factor = jnp.linalg.cholesky(M)
+    # Pivots that nothing can be wrong with; a Cholesky factor that failed has none.
+    sure = jnp.diagonal(factor).min() ** 2 > jnp.finfo(V.dtype).eps ** (1 / 3)
+    return jax.lax.cond(
+        sure,
+        lambda: scale * cho_solve((factor, True), scale * v),
+        lambda: _solve_where_heard(V, delta, v, scale, M),
+    )
+
+
+def _solve_where_heard(V, delta, v, scale, M):
+    """With B for what V is silent on, B'w is known: B'v/δ. Said once more, C C'x = C (B'v/δ), it gives the system full rank.
+
+    Here x = w/scale and C = scale · B with columns of length one.
+    """
+    B, least = silent(V)
+    C = scale[:, None] * B
+    lengths = jnp.linalg.norm(C, axis=0)
+    lengths = jnp.where(lengths > 0, lengths, 1)
+    C = C / lengths
+    values, vectors = jnp.linalg.eigh(M + C @ C.T)
+
+    def given(known):
+        return scale * (vectors @ ((vectors.T @ (scale * v + C @ known)) / jnp.maximum(values, rounding(V))))
+
+    w = given(jnp.zeros_like(v))
+    along = B.T @ v
+    noise = jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ (jnp.abs(v) + jnp.abs(V) @ jnp.abs(w)))
+    significant = (jnp.abs(along) > noise) & (delta > 0)
+    w = given(jnp.where(significant, along / jnp.where(delta > 0, delta, 1), 0) / lengths)
+    return jnp.where(least < -rounding(V), jnp.nan, w)
+
+
+def silent(matrix):
+    """The directions that a matrix says nothing of, by sweeps: the largest pivot first, until none is left but rounding.
+
+    Each of the columns that are left over is then, to rounding, a sum of some others, and as few of them as there are:
+    directions of columns in different units stay apart, as those of an orthogonal basis would not.
+    """
+    size = len(matrix)
+    scale = unit(jnp.diagonal(matrix))
+    start = scale[:, None] * matrix * scale
+    least = rounding(matrix)
+
+    def pivots(swept, table):
+        return jnp.where(swept, -jnp.inf, jnp.diagonal(table))
+
+    def unfinished(carry):
+        return pivots(*carry).max() > least
+
+    def sweep(carry):
+        swept, table = carry
+        j = pivots(swept, table).argmax()
+        pivot, column, row = table[j, j], table[:, j], table[j]
+        table = table - jnp.outer(column, row) / pivot
+        table = table.at[:, j].set(-column / pivot).at[j].set(row / pivot).at[j, j].set(1 / pivot)
+        return swept.at[j].set(True), table
+
+    swept, table = jax.lax.while_loop(unfinished, sweep, (jnp.zeros(size, bool), start))
+    # Smaller parts of a sum than this are errors of the sweeps, which other units would blow up.
+    parts = jnp.where(jnp.abs(table) > jnp.sqrt(jnp.finfo(matrix.dtype).eps), table, 0)
+    null = jnp.where(swept, 0, jnp.where(swept[:, None], -parts, jnp.eye(size, dtype=matrix.dtype)))
+    return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)).min())
+
+
+def unit(diagonal):
+    """What a matrix of this diagonal must be scaled by, on both sides, to have ones there; 1 for an empty row."""
+    return jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1))
+
+
+def rounding(matrix):
+    """The part of a unit diagonal below which a pivot is not known."""
+    return 10 * len(matrix) * jnp.finfo(matrix.dtype).eps
