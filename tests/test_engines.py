@@ -11,7 +11,7 @@ from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
 from fedlap.layers import Activation, Dense, Dropout, Flatten
-from fedlap.memory import weigh
+from fedlap.memory import SoftLabels, weigh
 from fedlap.models import Network
 from test_conformance import after, build, simulation
 
@@ -63,6 +63,11 @@ def test_a_sample_of_the_memory_stands_for_all_of_it():
     error = sampled.std() / draws**0.5
     assert 0 < error < 0.01 * whole  # a wrong factor would show
     assert abs(sampled.mean() - whole) < 4 * error
+    expected = draws * size / len(inputs)
+    # Linear in the masses, so each point's derivative counts how often it is drawn: the first and the last too.
+    of_points = lambda distil: jax.grad(lambda mass: distil(w, SoftLabels(mass, labels.targets)))(labels.mass)
+    drawn = jax.vmap(lambda key: of_points(parties._sampled_distil(task, inputs, len(inputs), key)))(keys).mean(0)
+    np.testing.assert_allclose(drawn / of_points(parties._distil(task, inputs)), 1, atol=6 / expected**0.5)
     few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
     assert parties._sampled_distil(task, few, size, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
 
