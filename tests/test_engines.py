@@ -1,5 +1,7 @@
 """The engines decide where clients run and nothing else: all of them give the same rounds, from the same seed."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,20 @@ def test_a_sample_of_the_memory_stands_for_all_of_it():
     np.testing.assert_allclose(drawn / of_points(parties._distil(task, inputs)), 1, atol=6 / expected**0.5)
     few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
     assert parties._sampled_distil(task, few, size, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
+    for points in (size, size - 1):  # the same few, padded to the memory of a larger run
+        real = jnp.arange(len(inputs)) < points
+        padded = SoftLabels(labels.mass * real, labels.targets * real[:, None])
+        found = parties._sampled_distil(task, inputs, points, keys[0])(w, padded)
+        np.testing.assert_allclose(found, parties._distil(task, inputs)(w, padded), rtol=1e-12)
+
+
+def test_the_servers_argmin_is_of_a_mean_loss():
+    """So that a solver's tolerances mean the same however many examples there are."""
+    run = simulation("fedlap_func")
+    setup, zeros = run.setup, 0 * run.init().start
+    reading = SimpleNamespace(solve=lambda function, start: function(start))
+    server = parties.server(setup.task, 3, setup.pool, setup.shards, zeros, setup.classes, jnp.ones(3), reading)
+    assert server.argmin(lambda v: 7.0, zeros) == pytest.approx(7.0 / run.federation.sizes.sum())
 
 
 def test_each_use_of_a_step_has_its_own_key(monkeypatch):
