@@ -38,6 +38,7 @@ class Round(NamedTuple):
     v: list | None = None
     V: list | None = None
     y: dict | None = None  # the soft labels of each client that has spoken, on its own memory
+    precision: np.ndarray | None = None  # of q_g at w_g, where that is more than S
 
 
 def labelled(x, labels, classes):
@@ -346,6 +347,7 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
     eq. (25): the right mode, and the right curvature there.
     Site: its curvature at w_k is V_k + τH^{M_k}(w_k), since ŷ_i = f(x_i; w_k), and should be H_k(w_k), eq. (16). So the
     Gaussian part is left with H_k − τH^{M_k}, of which only the positive part keeps V_k a precision.
+    Precision: the curvature of −log q_g at w_g, so of the Gaussian part and of the memory points that have a label.
     """
     P = size(clients)
     w_g, S_g = np.zeros(P), delta * np.eye(P)
@@ -372,7 +374,8 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
         S_g = delta * np.eye(P) + sum(V)
         labels = [energy(loss, points) for points in y.values()]
         w_g = argmin(square(S_g).plus(line(-sum(v))).plus(*labels, times=tau), np.linalg.solve(S_g, sum(v)))
-        yield Round(w_g, S_g, list(v), list(V), dict(y))
+        in_memory = sum(structured(loss.hessian(memory[k], w_g), covariance) for k in y)
+        yield Round(w_g, S_g, list(v), list(V), dict(y), S_g + tau * in_memory)
 
 
 def pooled(loss, clients, delta):

@@ -1,5 +1,6 @@
 """Vectors, precisions, quadratics, Gaussians, soft labels and damping: small pieces, each against NumPy."""
 
+import json
 from types import SimpleNamespace
 
 import jax
@@ -342,7 +343,8 @@ def test_a_wrong_schedule_is_refused(parts, message):
 
 @pytest.mark.parametrize("rule", [fedlap.evenly, fedlap.by_share, fedlap.then(0.5, fedlap.evenly, after=7)], ids=repr)
 def test_a_rule_can_be_written_and_read(rule):
-    assert parse_damping(format_damping(rule), "rho") == rule
+    """By way of JSON, in which results keep it."""
+    assert parse_damping(json.loads(json.dumps(format_damping(rule))), "rho") == rule
 
 
 def test_rules_that_are_none_are_refused():

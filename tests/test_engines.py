@@ -1,5 +1,7 @@
 """The engines decide where clients run and nothing else: all of them give the same rounds, from the same seed."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
 from fedlap.layers import Activation, Dense, Dropout, Flatten
-from fedlap.memory import weigh
+from fedlap.memory import SoftLabels, weigh
 from fedlap.models import Network
 from test_conformance import after, build, simulation
 
@@ -63,8 +65,27 @@ def test_a_sample_of_the_memory_stands_for_all_of_it():
     error = sampled.std() / draws**0.5
     assert 0 < error < 0.01 * whole  # a wrong factor would show
     assert abs(sampled.mean() - whole) < 4 * error
+    expected = draws * size / len(inputs)
+    # Linear in the masses, so each point's derivative counts how often it is drawn: the first and the last too.
+    of_points = lambda distil: jax.grad(lambda mass: distil(w, SoftLabels(mass, labels.targets)))(labels.mass)
+    drawn = jax.vmap(lambda key: of_points(parties._sampled_distil(task, inputs, len(inputs), key)))(keys).mean(0)
+    np.testing.assert_allclose(drawn / of_points(parties._distil(task, inputs)), 1, atol=6 / expected**0.5)
     few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
     assert parties._sampled_distil(task, few, size, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
+    for points in (size, size - 1):  # the same few, padded to the memory of a larger run
+        real = jnp.arange(len(inputs)) < points
+        padded = SoftLabels(labels.mass * real, labels.targets * real[:, None])
+        found = parties._sampled_distil(task, inputs, points, keys[0])(w, padded)
+        np.testing.assert_allclose(found, parties._distil(task, inputs)(w, padded), rtol=1e-12)
+
+
+def test_the_servers_argmin_is_of_a_mean_loss():
+    """So that a solver's tolerances mean the same however many examples there are."""
+    run = simulation("fedlap_func")
+    setup, zeros = run.setup, 0 * run.init().start
+    reading = SimpleNamespace(solve=lambda function, start: function(start))
+    server = parties.server(setup.task, 3, setup.pool, setup.shards, zeros, setup.classes, jnp.ones(3), reading)
+    assert server.argmin(lambda v: 7.0, zeros) == pytest.approx(7.0 / run.federation.sizes.sum())
 
 
 def test_each_use_of_a_step_has_its_own_key(monkeypatch):

@@ -102,6 +102,8 @@ def compare(case, federation, numbers, participation=1.0, seed=0):
     for wanted in oracle.ALGORITHMS[case.name](loss, points(federation), drawn, **case.fixed, **numbers, **extra):
         state = run.step(state)
         errors = distances(state, wanted)
+        if wanted.precision is not None:
+            errors["precision"] = distance(dense(run.algorithm.precision(state.server)), wanted.precision)
         if case.name == "fedavg":  # alone without a regulariser, so only what the data determine is the same
             errors["w"] = distance(centred(flat(state.server.w)), centred(wanted.w))
         for name, error in errors.items():

@@ -84,6 +84,22 @@ def test_the_admm_dual_is_minus_the_gradient():
     assert np.linalg.norm(gradients[0]) > 1e-2  # the clients do pull
 
 
+def test_fedadmm_targets_the_sum_of_mean_losses():
+    """Eq. (2) weighs clients alike, whatever their sizes: argmin Σ ℓ̄_k, which is not the pooled argmin Σ ℓ_k."""
+    drawn = federation(2, sizes=[12, 6, 6], overlap=True)
+    _, states = trajectory(fedlap.FedADMM(alpha=0.3), drawn, 300)
+    start = np.zeros(THREE.weights)
+    of_means, of_sums = (
+        oracle.argmin(square(0.0).plus(*(energy(softmax, data, scale(data)) for data in points(drawn))), start)
+        for scale in (lambda data: 1 / data.n, lambda data: 1.0)
+    )
+    assert_same(flat(states[-1].server.w), of_means)
+    assert distance(of_sums, of_means) > 0.05
+    # FedDyn's steps α_k ∝ 1/N_k weigh them by size.
+    _, states = trajectory(fedlap.FedDyn(alpha=0.3), drawn, 300)
+    assert_same(flat(states[-1].server.w), of_sums)
+
+
 def test_feddyn_targets_the_pooled_loss_and_its_weight_decay():
     """α_k ∝ 1/N_k makes Σ v_k/α_k = 0 the stationarity of Σℓ_k + ½Nλ‖w‖², whatever the clients' sizes."""
     drawn, decay = federation(2, sizes=[12, 7, 8], overlap=True), 0.05

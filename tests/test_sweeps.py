@@ -384,6 +384,18 @@ def test_each_way_of_choosing_looks_at_its_own_numbers():
     assert choose.choose(more, "fedlap", choose.PAPER, "all").setting == b
 
 
+def test_between_equal_accuracies_the_smaller_nll_wins():
+    curve = lambda nll: {"test": results.Curve([0.5] * 3, [nll] * 3)}
+    runs = [replace(result({"delta": nll}, 1, 0, 0.5), curves=curve(nll)) for nll in (0.9, 0.3, 0.6)]
+    assert choose.choose(runs, "fedlap", choose.PAPER, "all").setting == {"delta": 0.3}
+
+
+def test_runs_to_report_are_those_on_all_rows_by_seed():
+    a, b = {"delta": 1.0}, {"delta": 2.0}
+    runs = [result(a, 3, 0, 0.5), result(a, 1, 0, 0.5), result(a, 2, 0.2, 0.5, 0.5), result(b, 2, 0, 0.5)]
+    assert choose.finals(runs, "fedlap", a) == [runs[1], runs[0]]
+
+
 def test_the_honest_way_does_not_see_that_the_test_set_diverged():
     a, b = {"delta": 1.0}, {"delta": 2.0}
     searched = [result(a, 1, 0.2, test=None, validation=0.9), result(b, 1, 0.2, test=0.8, validation=0.2)]
@@ -410,11 +422,14 @@ def test_a_part_of_a_grid_has_winners_of_its_own():
     levels = [0.5, 0.9, 0.6, 0.7]  # of one epoch with delta 0.1 and 1, then of two
     searched = [result(each, 1, 0.2, level, level) for each, level in zip(settings, levels, strict=True)]
     assert choose.winners(searched, sweep)["fedlap"] == [settings[1], settings[2]]
+    # Both ways choose the same, which is trained once.
+    assert choose.winners(searched, replace(sweep, finals="winners"))["fedlap"] == [settings[1], settings[2]]
 
 
 def test_the_value_at_a_round_is_the_mean_of_three():
     curve = results.Curve([0.0, 0.3, 0.6, 0.9], [4.0, 3.0, 2.0, 1.0])
     assert choose.value(curve, 3) == pytest.approx((0.3, 3.0))
+    assert choose.value(curve, 4) == pytest.approx((0.6, 2.0))
     assert choose.value(curve) == pytest.approx((0.6, 2.0))
     assert choose.value(curve, 1) == pytest.approx((0.0, 4.0))
     assert np.isnan(choose.value(results.Curve([0.5, None], [1.0, None]))).all()

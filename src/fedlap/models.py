@@ -131,7 +131,9 @@ def check_outputs(model, params, inputs, classes):
 def logistic(bias=False):
     """Multinomial logistic regression, from zero weights: two logits for two classes.
 
-    Flat weights are in the order of a [classes, features] matrix.
+    Flat weights are in the order of a [classes, features] matrix, with all intercepts before it. An intercept has the
+    prior of any weight, N(0, 1/δ), and a coefficient of the log-odds, w_1 − w_0, has N(0, 2/δ): two classes are one
+    logit with a penalty of δ/2.
     """
     return Network((Flatten(), Dense(bias=bias, draw=zeros)))
 

@@ -138,7 +138,10 @@ class Simulation:
 
 
 class Final(NamedTuple):
-    """The answer: the flat mean, and the precision ([P] or [P, P]) where the algorithm has one."""
+    """The answer: the flat mean, and the precision ([P] or [P, P]) where the algorithm has one.
+
+    Both are in the order of `jax.flatten_util.ravel_pytree`.
+    """
 
     w: np.ndarray
     S: np.ndarray | None

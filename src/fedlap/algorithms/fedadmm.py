@@ -11,6 +11,9 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
     w_k ← argmin_w  ℓ̄_k(w) + v_kᵀw + ½α‖w − w_g‖²
     v_k ← v_k + α (w_k − w_g)
     w_g ← 1/K Σ_k [w_k + v_k/α]
+
+    Its fixed point minimises Σ_k ℓ̄_k: a small client counts as much as a large
+    one. With uneven clients that is not the pooled optimum; FedDyn's is.
     """
 
     alpha: float = hyper("positive")

@@ -21,6 +21,9 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
     w_k ← argmin_w  ℓ̄_k(w) + v_kᵀw + ½α_k‖w − w_g‖² + ½λ‖w‖²,    α_k = α (N/K) / N_k
     v_k ← v_k + α_k (w_k − w_g)
     h   ← h + 1/K Σ_k (w_k − w_g),    w_g ← mean_k w_k + h         over the clients drawn
+
+    Its fixed point minimises Σ_k ℓ_k + ½Nλ‖w‖²: the pooled optimum, whatever
+    the clients' sizes.
     """
 
     alpha: float = hyper("positive")
