@@ -10,6 +10,7 @@ from conftest import federation, same_bits
 from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
+from fedlap.engines.round import ClientState
 from fedlap.layers import Activation, Dense, Dropout, Flatten
 from fedlap.memory import weigh
 from fedlap.models import Network
@@ -22,14 +23,12 @@ MODELS = {
 
 
 def states(name, engine, rounds=2, **options):
-    """Server and clients after each round, the clients stacked however the engine keeps them."""
+    """Server and clients after each round, read alike however the engine keeps them."""
     run = simulation(name, engine=engine, **options)
     state, found = run.init(), []
     for _ in range(rounds):
         state = run.step(state)
-        clients = state.clients
-        if type(clients) is tuple:
-            clients = jax.tree.map(lambda *leaves: np.stack(leaves), *clients)
+        clients = ClientState(state.clients.site, state.clients.solver, state.clients.contribution)
         found.append((state.server, clients, state.round))
     return found
 

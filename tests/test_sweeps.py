@@ -421,7 +421,7 @@ def test_the_value_at_a_round_is_the_mean_of_three():
 
 
 def finished_run(cell, seconds, rounds=3):
-    return results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds)
+    return results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds, classes=2)
 
 
 def test_an_estimate_weighs_algorithms_by_what_they_took():
