@@ -1,7 +1,6 @@
 """What a person sees of a sweep: what is running, what is done, and how long the rest will take."""
 
 import time
-from collections import Counter
 from typing import NamedTuple
 
 from rich.console import Console
@@ -109,8 +108,7 @@ class Display:
             TimeElapsedColumn(),
             console=self.console,
         )
-        self.running, self.began, self.finished, self.estimate = {}, time.monotonic(), 0, Estimate()
-        self.lost = Counter()
+        self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
         self.logged = -LOG_SECONDS
 
     def __enter__(self):
@@ -125,10 +123,10 @@ class Display:
             return  # nothing had begun, and the error says why
         if not self.console.is_terminal:
             self.console.print()  # a bar that is written to a file leaves its line open
+        finished, diverged = self.counts
         minutes = (time.monotonic() - self.began) / 60
-        each = ", ".join(f"{algorithm} {count}" for algorithm, count in self.lost.items())
-        lost = f", {self.lost.total()} of them diverged and are recorded so: {each}" if self.lost else ""
-        self.console.print(f"{self.finished} runs in {minutes:.1f} minutes{lost}.")
+        lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
+        self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
         if kind is KeyboardInterrupt:
             self.console.print("Interrupted; the same command goes on where this stopped.")
 
@@ -144,8 +142,8 @@ class Display:
             self.estimate.finish(event.results)
             for result in event.results:
                 self.running.pop(result.cell, None)
-            self.finished += len(event.results)
-            self.lost.update(result.algorithm for result in event.results if result.diverged)
+            self.counts[0] += len(event.results)
+            self.counts[1] += sum(result.diverged for result in event.results)
             self.left -= len(event.results)
             self.progress.advance(self.bar, len(event.results))
         self.progress.update(self.bar, now=self._now())
