@@ -49,6 +49,22 @@ def test_the_engines_agree(name):
     assert_same(states(name, "loop", rounds, participation=2), wanted)
 
 
+@pytest.mark.parametrize("engine", ["loop", "sequential"])
+def test_the_state_reads_alike_and_no_client_is_copied(engine):
+    """`state.clients.site.v` has an axis of clients in every engine; who is not drawn stays the same object."""
+    run = simulation("fedlap_cov", engine=engine, participation=2)
+    before = run.init()
+    after = run.step(before)
+    out = int(np.flatnonzero(~run.plan(0).drawn)[0])
+    wanted = simulation("fedlap_cov", participation=2)
+    wanted = wanted.step(wanted.init())
+    assert_same(after.clients.site, wanted.clients.site)
+    assert after.clients.site.v.rows.shape == (3, run.size)
+    assert len(after.clients) == 3 and after.clients[out] is before.clients[out]
+    again = jax.tree.map(lambda leaf: leaf, after)
+    assert type(again.clients) is type(after.clients) and same_bits(again, after)
+
+
 def test_a_sample_of_the_memory_stands_for_all_of_it():
     """In the mean over many draws, and exactly where there are no more points than in a sample."""
     run = simulation("fedlap_func")

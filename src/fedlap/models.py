@@ -100,7 +100,7 @@ class Wrapped:
         return cls(module, module)
 
     def __reduce__(self):
-        return Wrapped.of, (self.module,)  # in another process the module has another number
+        return type(self).of, (self.module,)  # in another process the module has another number
 
     def init(self, key, inputs, classes):
         params = self.module.init(key, inputs)

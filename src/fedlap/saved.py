@@ -16,6 +16,7 @@ from .curvature import GaussNewton
 from .errors import ConfigError, DataError, FedlapError
 from .evaluate import Metrics
 from .fit import Fit
+from .folders import new_folder
 from .models import as_model
 from .parties import Task
 from .vector import Vector
@@ -45,7 +46,7 @@ def save(folder, fit, accuracy, nll, seconds, watched):
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
     }
-    with atomic.new_folder(folder) as unfinished:
+    with new_folder(folder) as unfinished:
         atomic.write(unfinished / ARRAYS, content.getvalue())
         atomic.write(unfinished / WORDS, json.dumps(words, indent=2) + "\n")
 
