@@ -90,10 +90,9 @@ def test_a_checkpoint_is_not_overwritten_because_resume_was_forgotten(saved, mon
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("engine", ["sequential", "loop"])
-def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(engine, tmp_path):
+def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(tmp_path):
     """Its arrays have the same names."""
-    mine = run(engine=engine)
+    mine = run(engine="sequential")
     state, path = mine.step(mine.init()), tmp_path / "run.npz"
     checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 3)), mine.describe())
     with np.load(path) as file:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import fedlap
-from fedlap.divergence import lost_since
+from conftest import Squared
+from fedlap.divergence import ignorance, lost_since
 from fedlap.errors import FedlapError
+from fedlap.likelihood import categorical
 from fedlap.sweeps.results import Curve, Result
 
 RESULTS = Path(__file__).parent.parent / "paper" / "results"
@@ -20,7 +22,7 @@ LOST, NEWTON = fedlap.FedLapCov(delta=1.0, rho=1.0), fedlap.newton()
 
 
 @pytest.mark.parametrize(
-    ("nll", "ignorance", "since"),
+    ("nll", "nothing", "since"),
     [
         ([0.65, 203, 215], TWO, 2),
         ([0.65, 203, 215, 180], TWO, 2),  # it swings
@@ -35,12 +37,12 @@ LOST, NEWTON = fedlap.FedLapCov(delta=1.0, rho=1.0), fedlap.newton()
         ([2.2, 9, 12, 15], TEN, 2),
     ],
 )
-def test_a_run_that_gets_worse_than_knowing_nothing_is_lost(nll, ignorance, since):
-    assert lost_since(nll, ignorance) == since
+def test_a_run_that_gets_worse_than_knowing_nothing_is_lost(nll, nothing, since):
+    assert lost_since(nll, nothing) == since
 
 
 @pytest.mark.parametrize(
-    ("nll", "ignorance"),
+    ("nll", "nothing"),
     [
         ([12, 9, 6, 3, 1, 0.5], TEN),  # raw pixels
         ([12, 9, 8.5], TEN),  # the same, not yet done
@@ -54,8 +56,12 @@ def test_a_run_that_gets_worse_than_knowing_nothing_is_lost(nll, ignorance, sinc
         ([203, 215], math.inf),  # of another likelihood nobody knows what a bad value is
     ],
 )
-def test_a_run_that_learns_is_not(nll, ignorance):
-    assert lost_since(nll, ignorance) is None
+def test_a_run_that_learns_is_not(nll, nothing):
+    assert lost_since(nll, nothing) is None
+
+
+def test_of_another_likelihood_nobody_knows_what_knowing_nothing_costs():
+    assert ignorance(categorical, 10) == TEN and ignorance(Squared(), 10) == math.inf
 
 
 def test_of_the_committed_curves_only_those_that_fell_apart_are_lost():
@@ -64,9 +70,9 @@ def test_of_the_committed_curves_only_those_that_fell_apart_are_lost():
     for path in RESULTS.glob("*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
             lines += 1
-            ignorance = TWO if line["spec"]["federation"]["dataset"] in ("heart", "credit") else TEN
+            nothing = TWO if line["spec"]["federation"]["dataset"] in ("heart", "credit") else TEN
             for name, curve in line["curves"].items():
-                if lost_since(curve["nll"], ignorance) is not None:
+                if lost_since(curve["nll"], nothing) is not None:
                     lost[line["cell"], name] = path.stem, curve["nll"], curve["accuracy"][-1]
     assert 0 < len({cell for cell, _ in lost}) < 0.02 * lines
     assert {row for row, _, _ in lost.values()} <= {"flamby", "uci-heterog", "uci-homog", "uci-two-clients"}

@@ -109,5 +109,8 @@ def _arrays(path, sha256):
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DataError(f"{path}: not the file that {WORDS} was written for; it is damaged, or of another run")
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return dict(file)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # an archive that is none fails in a dozen ways, each an exception of its own
+        raise DataError(f"{path}: not a file of arrays ({error})") from error
