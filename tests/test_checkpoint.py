@@ -73,6 +73,34 @@ def test_only_finished_rounds_are_on_disk_and_nothing_else_is_left(saved):
     assert resume(path, rounds=1).state.round == 2  # and a finished round is not taken back
 
 
+def test_a_checkpoint_is_not_overwritten_because_resume_was_forgotten(saved, monkeypatch):
+    path, _ = saved
+    before = path.read_bytes()
+    nothing_runs = lambda *_: pytest.fail("a round has begun")
+    monkeypatch.setattr(fedlap.Simulation, "init", nothing_runs)
+    monkeypatch.setattr(fedlap.Simulation, "step", nothing_runs)
+    words = r"run\.npz: exists already; go on from it with resume=True, remove it or name another file"
+    for rounds in (2, 3):  # finished or not
+        with pytest.raises(fedlap.DataError, match=words):
+            finish(run(), rounds, checkpoint=path)
+        with pytest.raises(fedlap.DataError, match=words):
+            fedlap.simulate(
+                fedlap.FedAvg(), federation(4, overlap=True), fedlap.logistic(), rounds=rounds, checkpoint=path
+            )
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(tmp_path):
+    """Its arrays have the same names."""
+    mine = run(engine="sequential")
+    state, path = mine.step(mine.init()), tmp_path / "run.npz"
+    checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 3)), mine.describe())
+    with np.load(path) as file:
+        assert "state.clients[1].site.v.tree[1]['weight']" in file.files
+    found, _ = checkpoint.load(path, mine.init(), np.zeros((0, 3)), mine.describe())
+    assert same_bits(found, state)
+
+
 @pytest.mark.parametrize("victim", ["numpy.savez", "os.fsync", "os.replace"])
 def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, victim, monkeypatch):
     path, _ = saved

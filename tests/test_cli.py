@@ -147,6 +147,20 @@ def test_a_run_that_diverges_says_so(finished):
     assert "| fedavg | 2 of 2 diverged | – |" in (folder / "far/table.md").read_text()
 
 
+def test_a_warning_is_one_plain_line(finished):
+    """Of a run that has only finite numbers, and has diverged all the same."""
+    folder, _ = finished
+    result = fedlap("run", "small.toml", "fedavg", "--set", "solver.learning_rate=1e30", "--output", "huge", cwd=folder)
+    assert result.returncode == 0 and "2 of 2 diverged" in result.stdout
+    assert "| fedavg | 2 of 2 diverged | – |" in (folder / "huge/table.md").read_text()
+    lines = result.stderr.splitlines()
+    assert [line[: line.index(" on its")] for line in lines] == [
+        f"warning: seed {seed}: FedAvg diverged: from round 1" for seed in (0, 1)
+    ]
+    assert all(line.endswith("; try a smaller learning rate") for line in lines)
+    assert all(json.loads(line)["nll"] > 1e20 for line in (folder / "huge/rounds.jsonl").read_text().splitlines())
+
+
 def test_a_data_set_that_is_not_here_is_explained(finished, tmp_path):
     folder, _ = finished
     result = fedlap("data", "verify", "mnist", "--data-dir", tmp_path, cwd=folder)

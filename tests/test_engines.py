@@ -12,6 +12,7 @@ from conftest import federation, same_bits
 from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
+from fedlap.engines.round import ClientState
 from fedlap.layers import Activation, Dense, Dropout, Flatten
 from fedlap.memory import SoftLabels, weigh
 from fedlap.models import Network
@@ -24,14 +25,12 @@ MODELS = {
 
 
 def states(name, engine, rounds=2, **options):
-    """Server and clients after each round, the clients stacked however the engine keeps them."""
+    """Server and clients after each round, read alike however the engine keeps them."""
     run = simulation(name, engine=engine, **options)
     state, found = run.init(), []
     for _ in range(rounds):
         state = run.step(state)
-        clients = state.clients
-        if type(clients) is tuple:
-            clients = jax.tree.map(lambda *leaves: np.stack(leaves), *clients)
+        clients = ClientState(state.clients.site, state.clients.solver, state.clients.contribution)
         found.append((state.server, clients, state.round))
     return found
 
@@ -50,6 +49,22 @@ def test_the_engines_agree(name):
     wanted = states(name, "vectorised", rounds, participation=2)
     assert_same(states(name, "sequential", rounds, participation=2), wanted)
     assert_same(states(name, "loop", rounds, participation=2), wanted)
+
+
+@pytest.mark.parametrize("engine", ["loop", "sequential"])
+def test_the_state_reads_alike_and_no_client_is_copied(engine):
+    """`state.clients.site.v` has an axis of clients in every engine; who is not drawn stays the same object."""
+    run = simulation("fedlap_cov", engine=engine, participation=2)
+    before = run.init()
+    after = run.step(before)
+    out = int(np.flatnonzero(~run.plan(0).drawn)[0])
+    wanted = simulation("fedlap_cov", participation=2)
+    wanted = wanted.step(wanted.init())
+    assert_same(after.clients.site, wanted.clients.site)
+    assert after.clients.site.v.rows.shape == (3, run.size)
+    assert len(after.clients) == 3 and after.clients[out] is before.clients[out]
+    again = jax.tree.map(lambda leaf: leaf, after)
+    assert type(again.clients) is type(after.clients) and same_bits(again, after)
 
 
 def test_a_sample_of_the_memory_stands_for_all_of_it():

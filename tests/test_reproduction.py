@@ -221,7 +221,7 @@ def made_up(tmp_path):
             names = ("test", "validation") if cell.held_out else ("test",)
             off = 0.01 if cell.seed == 2 else -0.01
             curves = {name: Curve([level[cell.setting["epochs"], name] + off] * 3, [1.0] * 3) for name in names}
-            lines.append(Result.of(cell, curves, 2.0).line())
+            lines.append(Result.of(cell, curves, 2.0, classes=10).line())
     (tmp_path / "results/row.jsonl").write_text("".join(lines))
     return paper
 

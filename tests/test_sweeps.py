@@ -357,6 +357,25 @@ def test_what_diverges_is_recorded(tmp_path, table):
         assert choose.choose(done, "fedavg", way, "all").setting["learning_rate"] == 1e-3
 
 
+@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "process"])
+def test_what_diverges_in_finite_numbers_is_recorded_and_runs_on(tmp_path, table, monkeypatch):
+    """It might come back; what is not finite will not."""
+    monkeypatch.setattr(carry, "on_processes", lambda workers, work, items: (work(each, tell=id) for each in items))
+    table = {**table, "algorithms": {"fedavg": {}}, "train": {"rounds": 3, "seeds": [1]}}
+    table["sweep"] = {"validation": 0, "every": {"epochs": [1], "learning_rate": [1e-3, 1e30, 1e308]}}
+    _, done = run(cells.make("tiny", table), tmp_path / "x.jsonl", jobs=1)
+    assert [result.diverged for result in sorted(done, key=lambda result: result.setting["learning_rate"])] == [
+        False,
+        True,
+        True,
+    ]
+    huge = next(result for result in done if result.setting["learning_rate"] == 1e30).curves["test"].nll
+    assert len(huge) == 3 and min(huge) > 1e20
+    if table["model"] == NETWORK["model"]:
+        lost = next(result for result in done if result.setting["learning_rate"] == 1e308).curves["test"].nll
+        assert lost == [None]
+
+
 def result(setting, seed, held_out, test, validation=None, revision=1):
     """At one level throughout; diverged where that is None."""
     curve = lambda level: results.Curve([level] * 3, [None if level is None else 1 - level] * 3)
@@ -436,7 +455,7 @@ def test_the_value_at_a_round_is_the_mean_of_three():
 
 
 def finished_run(cell, seconds, rounds=3):
-    return results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds)
+    return results.Result.of(cell, {"test": results.Curve([0.5] * rounds, [1.0] * rounds)}, seconds, classes=2)
 
 
 def test_an_estimate_weighs_algorithms_by_what_they_took():

@@ -5,10 +5,11 @@ from .algorithms import BCM, PVI, FedADMM, FedAvg, FedDyn, FedLap, FedLapCov, Fe
 from .curvature import ExactHessian, GaussNewton
 from .damping import by_share, evenly, then
 from .data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
-from .errors import ConfigError, DataError, FedlapError
+from .errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
 from .grid import simulate_grid
+from .history import History, load
 from .models import Model, acar_cnn, logistic, mlp, zenke_cnn
-from .simulation import History, Simulation, simulate
+from .simulation import Simulation, simulate
 from .solvers import adam, descent, lbfgs, newton
 
 __version__ = "0.1.0"
@@ -18,6 +19,8 @@ __all__ = [
     "PVI",
     "ConfigError",
     "DataError",
+    "DivergedError",
+    "DivergedWarning",
     "ExactHessian",
     "FedADMM",
     "FedAvg",
@@ -43,6 +46,7 @@ __all__ = [
     "homogeneous",
     "label_rate",
     "lbfgs",
+    "load",
     "logistic",
     "mlp",
     "natural",

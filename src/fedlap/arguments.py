@@ -6,7 +6,7 @@ import inspect
 
 from .damping import format_damping, parse_damping
 from .errors import ConfigError, unknown
-from .hyperparameters import REAL, check
+from .hyperparameters import REAL
 
 PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
 
@@ -64,16 +64,13 @@ def named(section, makers, table):
 
 
 def make(maker, arguments, section):
-    """The thing itself, its hyper-parameters checked."""
+    """The thing itself."""
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     if "rho" in arguments:
         arguments["rho"] = parse_damping(arguments["rho"], f"{section}.rho")
     if arguments.get("clip") == "none":
         arguments["clip"] = None
-    thing = maker(**arguments)
-    if dataclasses.is_dataclass(thing) and isinstance(maker, type):
-        check(thing)
-    return thing
+    return maker(**arguments)
 
 
 def plain(value):

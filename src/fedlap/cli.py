@@ -2,6 +2,7 @@
 
 import datetime
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -148,9 +149,13 @@ def _shown(value):
 
 
 def main():
-    """Run the command line; an error meant for the user is one line, without a traceback, and so is a full disk."""
+    """Run the command line; an error meant for the user is one line, without a traceback, and so is a full disk.
+
+    A warning is one line, too.
+    """
     from .errors import FedlapError
 
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()
     except FedlapError as error:

@@ -1,4 +1,4 @@
-"""The errors fedlap raises on purpose; a command line shows their message alone, without a traceback."""
+"""The errors fedlap raises on purpose, and its warnings; a command line shows their message alone."""
 
 import difflib
 from collections.abc import Iterable
@@ -14,6 +14,14 @@ class DataError(FedlapError, ValueError):
 
 class ConfigError(FedlapError, ValueError):
     """A setting that cannot be used; the message names the setting and what was expected."""
+
+
+class DivergedError(FedlapError):
+    """A run that got lost, where the caller asked for an error; the message says since when and what to change."""
+
+
+class DivergedWarning(UserWarning):
+    """A run that got lost; the message says since when and what to change."""
 
 
 def unknown(kind: str, value: object, choices: Iterable[str]) -> ConfigError:

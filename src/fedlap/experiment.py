@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, atomic, spec
+from . import __version__, atomic, divergence, spec
 from .errors import DataError
 from .folders import results_folder
 from .simulation import Simulation, histories
@@ -26,10 +26,7 @@ class Run:
     accuracy: np.ndarray
     nll: np.ndarray
     seconds: np.ndarray
-
-    @property
-    def diverged(self):
-        return not np.isfinite(self.nll).all()
+    diverged: bool
 
 
 def begin(experiment, folder):
@@ -77,7 +74,9 @@ def _run(experiment, folder, name, seed, data_dir):
     checkpoint = folder / "checkpoints" / f"{name}-{seed}.npz"
     rounds = experiment.train.rounds
     for history in histories(simulation, rounds, checkpoint, resume=checkpoint.exists()):
-        yield Run(name, seed, history.accuracy, history.nll, history.seconds)
+        yield Run(name, seed, history.accuracy, history.nll, history.seconds, history.diverged)
+    if history.diverged:
+        divergence.tell(f"seed {seed}: {divergence.words(simulation, history)}")
 
 
 def _record(folder, runs):

@@ -1,6 +1,9 @@
 """Folders for results, and the one where fedlap keeps what it can make or fetch again."""
 
 import os
+import shutil
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import DataError
@@ -20,3 +23,22 @@ def results_folder(path) -> Path:
     except OSError as error:
         raise DataError(f"{path}: cannot be made ({error.strerror}); expected a folder to write to") from error
     return path
+
+
+@contextmanager
+def new_folder(path):
+    """A neighbour to write files to: with all of them on disk it becomes `path`; if the block fails, it goes."""
+    path = Path(path)
+    if path.exists():
+        raise DataError(f"{path}: exists already; expected the name of a new folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=path.parent))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error.strerror}); expected the name of a new folder") from error
+    try:
+        yield unfinished
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise

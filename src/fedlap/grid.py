@@ -3,16 +3,36 @@
 import hashlib
 import json
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax
 
+from . import divergence
 from .engines import grid
 from .errors import ConfigError
-from .simulation import History, Simulation, progress
+from .history import History
+from .keywords import known_keywords
+from .likelihood import categorical
+from .simulation import Simulation, progress
+from .streams import check_seeds
 
 
-def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, **options):
+@known_keywords("simulate_grid")
+def simulate_grid(
+    settings,
+    federations,
+    model,
+    *,
+    rounds,
+    seeds,
+    watches=None,
+    participation=1.0,
+    likelihood=categorical,
+    curvature=None,
+    server_solver=None,
+    on_divergence="warn",
+):
     """Train every setting with every seed, all in one compiled program, and return {(setting, seed): history}.
 
     The seconds of a history are those of the whole batch.
@@ -24,7 +44,8 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, 
         rounds: how many communication rounds.
         seeds: the seeds.
         watches: for each seed, further sets to evaluate on: {name: (inputs, labels)}.
-        options: participation, likelihood, curvature and server_solver, as in `simulate`.
+        participation, likelihood, curvature, server_solver: as in `simulate`.
+        on_divergence: as in `simulate`; one word for all runs that diverge.
 
     >>> import numpy as np, fedlap
     >>> x = np.random.default_rng(0).normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
@@ -34,28 +55,47 @@ def simulate_grid(settings, federations, model, *, rounds, seeds, watches=None, 
     >>> len(histories), histories[1, 0].accuracy.shape
     (4, (2,))
     """
-    runs = Grid.of(settings, federations, model, seeds=seeds, watches=watches, **options)
-    return runs.histories(*deque(progress(runs, rounds), maxlen=1).pop())
+    divergence.check_way(on_divergence)
+    runs = Grid.of(
+        settings,
+        federations,
+        model,
+        seeds=seeds,
+        watches=watches,
+        participation=participation,
+        likelihood=likelihood,
+        curvature=curvature,
+        server_solver=server_solver,
+    )
+    histories = runs.histories(*deque(progress(runs, rounds), maxlen=1).pop())
+    lost = {place: history for place, history in histories.items() if history.diverged}
+    if lost:
+        (setting, seed), first = next(iter(lost.items()))
+        words = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}: "
+        divergence.tell(words + divergence.words(first.simulation, first), on_divergence, stacklevel=3)
+    return histories
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Many runs, ready to go as one."""
 
-    seeds: list[int]
+    seeds: tuple[int, ...]
     runs: list[list[Simulation]]  # [seeds][settings]
     prepared: grid.Prepared
 
     @classmethod
     def of(cls, settings, federations, model, *, seeds, watches=None, **options):
         """Check everything and put the data on the device. Arguments are those of `simulate_grid`."""
-        seeds = list(seeds)
+        settings, seeds = _pairs(settings), check_seeds("seeds", seeds)
         federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
         if len(federations) != len(seeds):
             raise ConfigError(
                 f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all"
             )
-        watches = watches or [{}] * len(seeds)
+        watches = [{}] * len(seeds) if watches is None else list(watches)
+        if len(watches) != len(seeds):
+            raise ConfigError(f"{len(watches)} watches for {len(seeds)} seeds; expected one each")
         runs = [
             [
                 Simulation.of(
@@ -106,6 +146,17 @@ class Grid:
             for i, seed in enumerate(self.seeds)
             for j in range(len(self.runs[i]))
         }
+
+
+def _pairs(settings):
+    """The (algorithm, solver) pairs, at least one."""
+    listed = list(settings) if isinstance(settings, Iterable) else []
+    if not listed:
+        raise ConfigError(f"settings is {settings!r}; expected a list of pairs (algorithm, solver), at least one")
+    for place, pair in enumerate(listed):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise ConfigError(f"settings[{place}] is {pair!r}; expected a pair (algorithm, solver)")
+    return listed
 
 
 def _check_alike(runs):

@@ -4,7 +4,10 @@ import dataclasses
 import math
 from numbers import Real
 
+import jax
+
 from .errors import ConfigError
+from .keywords import known_keywords
 from .vector import register
 
 DOMAINS = {
@@ -31,8 +34,14 @@ def hyper(domain, *, static=False, **default):
 
 
 def hyperparameters(cls):
-    """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once."""
-    return register(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once.
+
+    Making one checks it, so that the line with the mistake is the line that fails.
+    """
+    cls.__post_init__ = check
+    cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    cls.__init__ = known_keywords(cls.__name__)(cls.__init__)
+    return register(cls)
 
 
 def check(thing):
@@ -43,6 +52,8 @@ def check(thing):
 
 def check_value(owner, name, value, domain):
     expected, holds = DOMAINS[domain]
+    if isinstance(value, jax.core.Tracer):
+        return  # a compiled program has no value to look at yet
     if not holds(value):
         raise ConfigError(f"{owner}: {name} is {value!r}; expected {expected}")
 

@@ -7,6 +7,7 @@ A model is compared by value, so that two equal models share one compiled progra
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -98,6 +99,9 @@ class Wrapped:
             return cls(module, id(module))
         return cls(module, module)
 
+    def __reduce__(self):
+        return type(self).of, (self.module,)  # in another process the module has another number
+
     def init(self, key, inputs, classes):
         params = self.module.init(key, inputs)
         if isinstance(params, Mapping) and "params" in params and len(params) > 1:
@@ -140,6 +144,9 @@ def logistic(bias=False):
 
 def mlp(hidden=(200, 100), activation="relu"):
     """A multilayer perceptron; 178,110 weights on 28 × 28 images of ten classes."""
+    whole = lambda width: isinstance(width, Integral) and not isinstance(width, bool) and width > 0
+    if not (isinstance(hidden, (list, tuple)) and all(map(whole, hidden))):
+        raise ConfigError(f"mlp: hidden is {hidden!r}; expected whole numbers above 0, for example (200, 100)")
     inner = [layer for width in hidden for layer in (Dense(width), Activation(activation))]
     return Network((Flatten(), *inner, Dense()))
 

@@ -1,11 +1,13 @@
 """Precision matrices as objects: an equation is written once and never asks which structure it has.
 
 All of them know `S @ w`, addition and scaling, and those with a dimension `S.solve(v)` and `S.logdet()`; a number
-added to one of these is that multiple of the identity, so that `delta + V` is δI + V.
+added to one of these is that multiple of the identity, so that `delta + V` is δI + V. `np.asarray(S)` are
+its numbers: s, [P] or [P, P].
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .errors import ConfigError
 from .symmetric import solve
@@ -17,6 +19,9 @@ class Isotropic(Linear):
     """s·I, of any dimension."""
 
     scale: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.scale, dtype)
 
     def __add__(self, other):
         return Isotropic(self.scale + other.scale) if isinstance(other, Isotropic) else other + self.scale
@@ -30,6 +35,9 @@ class Diagonal(Linear):
     """diag(d), the structure of the paper's experiments."""
 
     d: Vector
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.d, dtype)
 
     def __add__(self, other):
         return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
@@ -58,6 +66,9 @@ class Full(Linear):
     """A dense symmetric matrix over the flat vector, for models of up to a few thousand weights."""
 
     matrix: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.matrix, dtype)
 
     def __add__(self, other):
         if isinstance(other, Full):

@@ -5,26 +5,31 @@ import math
 import re
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from . import checkpoint as checkpoints
+from . import divergence
 from .compilation import keep_compiled_programs
 from .curvature import GaussNewton
 from .data.federation import Federation, fingerprint
 from .engines import choose
 from .engines.round import Method, State, initial
 from .engines.setup import Plan, Setup, draw_plan, everyone, make_setup
-from .errors import ConfigError
-from .evaluate import Metrics, evaluate, predict
+from .errors import ConfigError, DataError
+from .evaluate import Metrics, evaluate
+from .history import History
 from .hyperparameters import check
+from .keywords import known_keywords
 from .likelihood import categorical
 from .models import as_model, check_outputs
 from .parties import Task
 from .solvers import adam, descent
+from .streams import check_seed
 from .vector import Vector
 
 
@@ -48,6 +53,7 @@ class Simulation:
     watch: dict[str, tuple]
 
     @classmethod
+    @known_keywords("Simulation.of")
     def of(
         cls,
         algorithm,
@@ -69,6 +75,10 @@ class Simulation:
         _check_part("algorithm", algorithm, "client_update", "FedLap(delta=1.0)")
         _check_part("solver", solver, "minimise", "adam()")
         _check_part("server_solver", server_solver, "solve", "descent()")
+        if not isinstance(federation, Federation):
+            kind = type(federation).__name__  # and not the thing itself, which may be somebody's data
+            raise ConfigError(f"federation is of type {kind}; expected for example Federation.from_arrays(...)")
+        seed = check_seed("seed", seed)
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
@@ -137,58 +147,25 @@ class Simulation:
         return {**words, "federation": self.federation.fingerprint()}
 
 
-class Final(NamedTuple):
-    """The answer: the flat mean, and the precision ([P] or [P, P]) where the algorithm has one.
-
-    Both are in the order of `jax.flatten_util.ravel_pytree`.
-    """
-
-    w: np.ndarray
-    S: np.ndarray | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class History:
-    """What a run leaves behind."""
-
-    simulation: Simulation
-    state: State
-    accuracy: np.ndarray  # of w_g on the test set, after each round
-    nll: np.ndarray
-    seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same two on every set of `watch`
-
-    @classmethod
-    def of(cls, simulation, state, table):
-        """From a table with a row a round: seconds, then accuracy and NLL of the test set and of each watched set."""
-        seconds, accuracy, nll, *rest = table.T
-        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
-        return cls(simulation, state, accuracy, nll, seconds, watched)
-
-    def __repr__(self):
-        last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
-        return f"History({self.simulation.algorithm}, {len(self.nll)} rounds, {last})"
-
-    @property
-    def final(self) -> Final:
-        server = self.state.server
-        precision = self.simulation.algorithm.precision(server)
-        return Final(np.asarray(server.w.flat), None if precision is None else np.asarray(precision.flat))
-
-    @property
-    def diverged(self) -> bool:
-        return not np.isfinite(self.nll).all()
-
-    def predict(self, inputs) -> np.ndarray:
-        """Class probabilities at the point estimate."""
-        pool = self.simulation.setup.pool.inputs
-        inputs = jnp.asarray(inputs, pool.dtype)
-        if inputs.shape[1:] != pool.shape[1:]:
-            raise ConfigError(f"inputs have shape {inputs.shape[1:]} each; the model was trained on {pool.shape[1:]}")
-        return np.asarray(predict(self.simulation.setup.task, self.state.server.w, inputs))
-
-
-def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=False, **options) -> History:
+@known_keywords("simulate")
+def simulate(
+    algorithm,
+    federation,
+    model,
+    *,
+    rounds,
+    checkpoint=None,
+    resume=False,
+    solver=None,
+    seed=0,
+    participation=1.0,
+    likelihood=categorical,
+    curvature=None,
+    server_solver=None,
+    engine="auto",
+    watch=None,
+    on_divergence="warn",
+) -> History:
     """Train for some rounds and return the history.
 
     Args:
@@ -196,15 +173,17 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
         federation: the clients' data and a test set, for example `Federation.from_arrays(...)`.
         model: `logistic()`, `mlp(...)`, a Flax module, or anything with `init` and `apply`.
         rounds: how many communication rounds (a one-shot method takes one, if all clients take part in it).
-        checkpoint: a file to write after every round, atomically.
+        checkpoint: a file to write after every round, atomically; one that exists is an error unless `resume` is set.
         resume: continue from that file, to the same bits as a run that was never stopped, on as many cores.
         solver: the clients' argmin: `adam(...)` by default, `lbfgs()`, `newton()`.
         seed: of everything random.
         participation: a fraction or a number of clients drawn in each round.
+        likelihood: what the model's outputs say about a label.
         curvature: `GaussNewton()` by default.
         server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
         engine: "auto", "vectorised", "sequential" or "loop".
         watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
+        on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing.
 
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)
@@ -214,8 +193,24 @@ def simulate(algorithm, federation, model, *, rounds, checkpoint=None, resume=Fa
     >>> fedlap.simulate(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
     History(FedLap(delta=1.0, rho=ByShare()), 5 rounds, accuracy ..., NLL ...)
     """
-    run = Simulation.of(algorithm, federation, model, **options)
-    return deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
+    divergence.check_way(on_divergence)
+    run = Simulation.of(
+        algorithm,
+        federation,
+        model,
+        solver=solver,
+        seed=seed,
+        participation=participation,
+        likelihood=likelihood,
+        curvature=curvature,
+        server_solver=server_solver,
+        engine=engine,
+        watch=watch,
+    )
+    history = deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
+    if history.diverged:
+        divergence.tell(divergence.words(run, history), on_divergence, stacklevel=3)
+    return history
 
 
 def histories(run, rounds, checkpoint=None, resume=False, share=math.inf):
@@ -233,6 +228,8 @@ def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
         raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
+    if checkpoint is not None and not resume and Path(checkpoint).exists():
+        raise DataError(f"{checkpoint}: exists already; go on from it with resume=True, remove it or name another file")
     rounds = 1 if run.one_shot else rounds
     state, table = run.init(), np.zeros((0, *run.columns))
     description = run.describe() if checkpoint is not None else {}

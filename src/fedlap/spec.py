@@ -22,6 +22,7 @@ from .engines.setup import everyone
 from .errors import ConfigError, unknown
 from .models import acar_cnn, logistic, mlp, zenke_cnn
 from .solvers import SERVER_SOLVERS, SOLVERS
+from .streams import check_seeds
 
 MODELS = {model.__name__: model for model in (logistic, mlp, zenke_cnn, acar_cnn)}
 SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorithms")
@@ -227,16 +228,6 @@ def _train(table):
     if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
         raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
     return Train(**train)
-
-
-def check_seeds(name, seeds):
-    """As a tuple. Of a larger number JAX would see the last 32 bits only, and give two seeds the same stream."""
-    whole = isinstance(seeds, (list, tuple)) and all(_whole(seed) and 0 <= seed < 2**32 for seed in seeds)
-    if not whole or not seeds:
-        raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers from 0 to {2**32 - 1}")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"{name} is {list(seeds)}; each seed may stand there once")
-    return tuple(seeds)
 
 
 def _whole(value):

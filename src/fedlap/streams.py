@@ -6,8 +6,14 @@ restart, and whatever the order of the clients.
 
 import hashlib
 import zlib
+from collections.abc import Iterable
+from numbers import Integral
 
 import numpy as np
+
+from .errors import ConfigError
+
+LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
 
 
 def stream(seed, *purpose):
@@ -19,3 +25,24 @@ def stream(seed, *purpose):
 def number(name):
     """A 32-bit number for a client's name, to fold into JAX keys."""
     return zlib.crc32(name.encode())
+
+
+def check_seed(name, seed):
+    """As an int."""
+    if not _is_seed(seed):
+        raise ConfigError(f"{name} is {seed!r}; expected a whole number from 0 to {LARGEST}")
+    return int(seed)
+
+
+def check_seeds(name, seeds):
+    """As a tuple of at least one, each of them once."""
+    listed = list(seeds) if isinstance(seeds, Iterable) else []
+    if not listed or not all(map(_is_seed, listed)):
+        raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers from 0 to {LARGEST}")
+    if len(set(listed)) < len(listed):
+        raise ConfigError(f"{name} is {listed}; each seed may stand there once")
+    return tuple(map(int, listed))
+
+
+def _is_seed(value):
+    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value <= LARGEST

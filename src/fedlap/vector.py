@@ -9,6 +9,7 @@ import operator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 
@@ -91,6 +92,14 @@ class Vector(Linear):
 
     tree: object
 
+    def __repr__(self):
+        return f"Vector({self.named})"
+
+    def __array__(self, dtype=None, copy=None):
+        """Flat numbers, leaf by leaf; not `flat`, where JAX would round arrays of a precision that it does not have."""
+        leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(self)]
+        return np.asarray(np.concatenate(leaves or [np.zeros(0)]), dtype)
+
     def __matmul__(self, other):
         return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(self), jax.tree.leaves(other), strict=True))
 
@@ -108,6 +117,20 @@ class Vector(Linear):
     def like(self, flat):
         """The vector with this one's shape and the given flat numbers."""
         return Vector(ravel_pytree(self.tree)[1](flat))
+
+    @property
+    def rows(self):
+        """Of vectors stacked on axis 0, such as `state.clients.site.v`, a row each: [K, P]."""
+        return jax.vmap(lambda vector: vector.flat)(self)
+
+    @property
+    def named(self):
+        """The arrays in the order of the flat numbers, each by its place in the tree: {"1.bias": …, "1.weight": …}."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.tree)
+        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+        if len(set(names)) < len(names):  # {"a.b": …, "a": {"b": …}}
+            names = [jax.tree_util.keystr(path) for path, _ in leaves]
+        return dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
     @property
     def size(self):

@@ -3,10 +3,10 @@
 import operator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..parties import Moment
+from .clients import Clients
 from .round import State, client_round, server_round
 from .sequential import prepare
 
@@ -22,8 +22,8 @@ def advance(setup, state, drawn, batches):
             clients[k] = client_round(
                 setup.task, setup.count, setup.method, told, clients[k], setup.pool, shard, mine, moment
             )
-        contributions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(c.contribution for c in clients))
+        clients = Clients(clients)
         server = server_round(
-            *setup.static, setup.method, state.server, contributions, setup.pool, setup.shards, np.float64(drawn)
+            *setup.static, setup.method, state.server, clients.contribution, setup.pool, setup.shards, np.float64(drawn)
         )
-        return State(state.round + 1, server, server.w, tuple(clients))
+        return State(state.round + 1, server, server.w, clients)

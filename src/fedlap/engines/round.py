@@ -24,7 +24,7 @@ class State(NamedTuple):
     round: int  # on the host, so that asking for it does not wait for the device
     server: Any
     start: Vector
-    clients: Any  # ClientState of every client: stacked on axis 0, or a tuple
+    clients: Any  # site, solver and contribution of every client, [K, …]: a ClientState, stacked, or Clients
 
 
 class Method(NamedTuple):

@@ -12,12 +12,13 @@ import numpy as np
 
 from ..parties import Moment
 from ..processors import cores
+from .clients import Clients
 from .round import State, client_round, server_round
 
 
 def prepare(state, count):
-    """Clients as a tuple: a client's state is replaced, never copied into a stack."""
-    return state._replace(clients=(state.clients,) * count)
+    """Clients one by one: a client's state is replaced, never copied into a stack."""
+    return state._replace(clients=Clients([state.clients] * count))
 
 
 def advance(setup, state, drawn, batches):
@@ -31,7 +32,7 @@ def advance(setup, state, drawn, batches):
     order = sorted(np.flatnonzero(drawn).tolist(), key=lambda k: -batches.steps[k])
     with ThreadPoolExecutor(max_workers=len(cores())) as threads:
         new = dict(zip(order, threads.map(on_client, order), strict=True))
-    clients = tuple(new.get(k, client) for k, client in enumerate(state.clients))
+    clients = Clients(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
     server = run_server(setup, state.server, contributions, drawn)
     return State(state.round + 1, server, server.w, clients)

@@ -200,7 +200,7 @@ def _run_batch(batch, data_dir, watch_train, folder):
         yield Advanced(members, len(table), seconds)
     ended = grid.histories(*reached)
     results = [
-        Result.of(cell, _curves(cell, ended[j, cell.seed]), seconds, len(members))
+        Result.of(cell, _curves(cell, ended[j, cell.seed]), seconds, federations[0].classes, len(members))
         for j, of_setting in enumerate(batch)
         for cell in of_setting
     ]
@@ -236,9 +236,9 @@ def _run_one(cell, data_dir, watch_train, folder):
     for history in histories(run, cell.spec.train.rounds, checkpoint, _resumes(run, checkpoint), CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()
         yield Advanced([cell], len(history.nll), seconds)
-        if history.diverged:
+        if not np.isfinite(history.nll).all():
             break  # it will not come back
-    yield Finished([Result.of(cell, _curves(cell, history), seconds)], checkpoint)
+    yield Finished([Result.of(cell, _curves(cell, history), seconds, run.federation.classes)], checkpoint)
 
 
 def _simulation(cell, data_dir, watch_train):

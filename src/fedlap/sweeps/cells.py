@@ -25,12 +25,12 @@ from ..spec import (
     Train,
     check_algorithms,
     check_sections,
-    check_seeds,
     override,
     parse_override,
     read_table,
     resolve,
 )
+from ..streams import check_seeds
 from .axes import check_axes, check_part, means, place
 
 OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}

@@ -14,7 +14,9 @@ import jax
 
 from .. import __version__
 from ..algorithms import ALGORITHMS
+from ..divergence import ignorance, lost_since
 from ..errors import DataError
+from ..likelihood import categorical
 from ..processors import cores
 
 BEGINNING = b'{"cell":"'  # of every line
@@ -62,14 +64,15 @@ class Result:
     revision: int = 1  # of the algorithm
 
     @classmethod
-    def of(cls, cell, curves, seconds, batch=1):
+    def of(cls, cell, curves, seconds, classes, batch=1):
+        nothing = ignorance(categorical, classes)
         return cls(
             cell.digest,
             cell.algorithm,
             cell.setting,
             cell.seed,
             cell.held_out,
-            any(value is None for curve in curves.values() for value in curve.nll),
+            any(lost_since(curve.nll, nothing) is not None for curve in curves.values()),
             round(seconds, 3),
             batch,
             version(),

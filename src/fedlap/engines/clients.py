@@ -1,0 +1,38 @@
+"""The states of all clients where they are kept one by one, read as if they were stacked."""
+
+import jax
+import jax.numpy as jnp
+
+
+class Clients(tuple):
+    """A ClientState for each client, and `site`, `solver` and `contribution` of all of them, [K, …].
+
+    What is stacked is stacked when somebody asks: in a round a client's state is replaced and never copied.
+    """
+
+    __slots__ = ()
+
+    @property
+    def site(self):
+        return _stack(client.site for client in self)
+
+    @property
+    def solver(self):
+        return _stack(client.solver for client in self)
+
+    @property
+    def contribution(self):
+        return _stack(client.contribution for client in self)
+
+
+def _stack(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _flatten_with_keys(clients):
+    return [(jax.tree_util.SequenceKey(k), client) for k, client in enumerate(clients)], None
+
+
+jax.tree_util.register_pytree_with_keys(
+    Clients, _flatten_with_keys, lambda _, children: Clients(children), lambda clients: (tuple(clients), None)
+)

@@ -1,0 +1,24 @@
+"""A misspelt keyword is an error for the user, with the name that was meant, and not one of Python's own."""
+
+import functools
+import inspect
+
+from .errors import unknown
+
+
+def known_keywords(owner):
+    """A decorator: a ConfigError for a keyword that the function, called `owner` in the message, does not have."""
+
+    def decorate(function):
+        names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def checked(*args, **keywords):
+            for name in keywords:
+                if name not in names:
+                    raise unknown(f"argument of {owner}", name, names)
+            return function(*args, **keywords)
+
+        return checked
+
+    return decorate
