@@ -176,12 +176,19 @@ class History:
     def diverged(self) -> bool:
         return not np.isfinite(self.nll).all()
 
+    @property
+    def classes(self) -> tuple:
+        """The label of each column of `predict`, as in the data that the federation was made from."""
+        federation = self.simulation.federation
+        return federation.class_names or tuple(range(federation.classes))
+
     def predict(self, inputs) -> np.ndarray:
-        """Class probabilities at the point estimate."""
-        pool = self.simulation.setup.pool.inputs
-        inputs = jnp.asarray(inputs, pool.dtype)
-        if inputs.shape[1:] != pool.shape[1:]:
-            raise ConfigError(f"inputs have shape {inputs.shape[1:]} each; the model was trained on {pool.shape[1:]}")
+        """Class probabilities at the point estimate, a column for each of `classes`.
+
+        A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+        """
+        inputs = self.simulation.federation.as_inputs("inputs", inputs)
+        inputs = jnp.asarray(inputs, self.simulation.setup.pool.inputs.dtype)
         return np.asarray(predict(self.simulation.setup.task, self.state.server.w, inputs))
 
 
