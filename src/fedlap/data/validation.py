@@ -85,11 +85,13 @@ def client_names(names: Sequence[str], count: int) -> tuple[str, ...]:
         raise DataError("a federation of no clients; expected at least one")
     if len(names) != count:
         raise DataError(f"{len(names)} names for {count} clients; expected one name for each")
+    seen = set()
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise DataError(f"the name of client {position} is {name!r}; expected a non-empty string")
-        if name in names[:position]:
+        if name in seen:
             raise DataError(f"two clients are named {name!r}; expected unique names")
+        seen.add(name)
     return tuple(names)
 
 
