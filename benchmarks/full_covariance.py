@@ -3,8 +3,8 @@
     python benchmarks/full_covariance.py                    in float32: predictions within 1e-3
     JAX_ENABLE_X64=1 python benchmarks/full_covariance.py   in float64: weights within 1e-8
 
-FedLap-Cov with full covariances, ρ = 1 and Newton's method: 15 federations of each of five kinds with four priors, δ from
-1e-8 to 10, are 300 problems; `tests/pooling.py` draws them and knows the answer.
+FedLap-Cov with full covariances, ρ = 1 and Newton's method: 15 federations of each of five kinds with four priors, δ
+from 1e-8 to 10, are 300 problems; `tests/pooling.py` draws them and knows the answer.
 """
 
 import argparse
@@ -25,14 +25,17 @@ arguments = parser.parse_args()
 precise = jax.config.jax_enable_x64
 goal, tolerance = ("weights", 1e-8) if precise else ("predictions", 1e-3)
 print(f"{'float64' if precise else 'float32'}, {goal} within {tolerance:g} of the pooled optimum\n")
-print(f"{'kind':18} {'problems':>8} {'failed':>7} {'no number':>10} {'median error':>13} {'rounds: median':>15} {'most':>5}")
+print(
+    f"{'kind':18} {'problems':>8} {'failed':>7} {'no number':>10} {'median error':>13} {'rounds: median':>15} {'most':>5}"
+)
 for kind in pooling.KINDS:
-    found = pooling.errors(kind, range(arguments.federations), arguments.rounds)
+    problems = pooling.problems(kind, arguments.federations)
+    found = [pooling.Errors.of(problem, pooling.federated(problem, arguments.rounds)) for problem in problems]
     curves = [getattr(each, goal) for each in found]
     rounds = [pooling.settled(curve, tolerance) for curve in curves]
     good = [each for each in rounds if each is not None]
     last = np.array([curve[-1] for curve in curves])
     print(
-        f"{kind:18} {len(curves):8} {len(curves) - len(good):7} {np.sum(~np.isfinite(last)):10} "
-        f"{np.median(last):13.0e} {np.median(good) if good else np.nan:15.0f} {max(good, default=0):5}"
+        f"{kind:18} {len(curves):14} {len(curves) - len(good):14} {np.sum(~np.isfinite(last)):14} "
+        f"{np.median(last):14.0e} {np.median(good) if good else np.nan:14.0f} {max(good, default=0):14}"
     )

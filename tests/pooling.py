@@ -7,12 +7,10 @@ that know one class only. The pooled optimum comes from Newton's method in exten
 
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 import fedlap
 from fedlap.data import Federation
-from fedlap.grid import Grid
 
 KINDS = ("benign", "ill-conditioned", "separable", "tiny sites", "one-class sites")
 DELTAS = (1e-8, 1e-5, 1e-2, 10.0)
@@ -106,18 +104,22 @@ def _eliminate(matrix, right):
     return table[:, -1] * scale
 
 
-def federated(kind, numbers, rounds, bias=True):
-    """Weights [problems, deltas, rounds, 2, columns] by FedLap-Cov with full covariances, ρ = 1 and Newton's method."""
-    federations = [draw(kind, number) for number in numbers]
-    settings = [(fedlap.FedLapCov(delta=d, covariance="full", rho=1.0), fedlap.newton()) for d in DELTAS]
-    grid = Grid.of(settings, federations, fedlap.logistic(bias=bias), seeds=list(range(len(numbers))))
-    states, weights = grid.init(), []
-    for round in range(rounds):
-        states = grid.step(states, grid.plan(round))
-        layer = states.server.w.tree[1]
-        columns = [layer["bias"][..., None], layer["weight"]] if bias else [layer["weight"]]
-        weights.append(np.concatenate(jax.tree.map(np.float64, columns), axis=-1))
-    return np.stack(weights, axis=2)
+def federated(problem, rounds):
+    """Weights [rounds, 2, columns] by FedLap-Cov with full covariances, ρ = 1 and Newton's method."""
+    run = fedlap.Simulation.of(
+        fedlap.FedLapCov(delta=problem.delta, covariance="full", rho=1.0),
+        problem.federation,
+        fedlap.logistic(bias=problem.bias),
+        solver=fedlap.newton(),
+        engine="vectorised",
+    )
+    state, weights = run.init(), []
+    for _ in range(rounds):
+        state = run.step(state)
+        layer = state.server.w.tree[1]
+        columns = [layer["bias"][..., None], layer["weight"]] if problem.bias else [layer["weight"]]
+        weights.append(np.concatenate([np.float64(column) for column in columns], axis=-1))
+    return np.stack(weights)
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,9 @@ class Errors:
         return cls(weights, predictions)
 
 
-def errors(kind, numbers, rounds, bias=True):
-    """Of every problem with every delta."""
-    found = federated(kind, numbers, rounds, bias)
-    return [
-        Errors.of(Problem(draw(kind, number), delta, bias), found[i, j])
-        for i, number in enumerate(numbers)
-        for j, delta in enumerate(DELTAS)
-    ]
+def problems(kind, federations):
+    """So many federations with every delta; every other model has an intercept."""
+    return [Problem(draw(kind, i), delta, bias=i % 4 < 2) for i in range(federations) for delta in DELTAS]
 
 
 def settled(curve, tolerance):

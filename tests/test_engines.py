@@ -125,6 +125,23 @@ def test_each_use_of_a_step_has_its_own_key(monkeypatch):
     assert len(bits) == len(keys) == 4  # of the round's noise; of a step: memory, noise, dropout
 
 
+def test_every_client_round_and_step_draws_its_own_dropout():
+    """The loop compiles nothing, so that keys are seen as often as they are used."""
+    keys = []
+
+    class Watched(Network):
+        def train(self, params, inputs, key):
+            keys.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+            return super().train(params, inputs, key)
+
+    run = simulation("fedavg", model=Watched(MODELS["dropout"].layers), engine="loop")
+    state, steps = run.init(), 0
+    for round in range(2):
+        steps += int(run.plan(round).batches.steps.sum())
+        state = run.step(state)
+    assert len(keys) == len(set(keys)) == steps > 2 * len(run.federation.clients)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_engines_agree_on_networks(model):
     options = {"model": MODELS[model], "keep": True, "seed": 5}

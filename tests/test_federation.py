@@ -59,10 +59,11 @@ def test_inputs_become_floating_without_losing_digits(given_type, stored):
     np.testing.assert_array_equal(made.inputs, inputs)
 
 
-def test_classes_are_counted_over_clients_and_test_and_are_at_least_two():
+def test_classes_are_counted_over_clients_and_are_at_least_two():
     ones = np.ones((2, 1))
     assert Federation.from_arrays(clients=[(ones, [0, 0])], test=(ones, [0, 0])).classes == 2
-    assert Federation.from_arrays(clients=[(ones, [0, 1])], test=(ones, [6, 0])).classes == 7
+    assert Federation.from_arrays(clients=[(ones, [0, 1]), (ones, [2, 3])], test=(ones, [3, 0])).classes == 4
+    assert Federation.from_arrays(clients=[(ones, [0, 1])], test=(ones, [6, 0]), classes=7).classes == 7
     assert Federation.from_arrays(clients=[(ones, [0, 1])], test=(ones, [0, 0]), classes=5).class_counts.shape == (1, 5)
 
 
@@ -111,7 +112,7 @@ INFINITE_IMAGE = np.where(np.arange(16).reshape(2, 2, 2, 2) == 13, np.inf, 0.0)
             "'client-0', row 1: label is nan; expected a whole number",
         ),
         ({"clients": [GOOD, (np.zeros((2, 3)), [0, 4])], "classes": 3}, "row 1: label is 4; .* from 0 to 2"),
-        ({"clients": [GOOD, (np.zeros((2, 3)), [-1, 1])]}, "'client-1', row 0: label is -1; .* from 0 to 1"),
+        ({"clients": [GOOD, (np.zeros((2, 3)), [-1, 1])]}, "'client-1', row 0: label is -1, beside labels from 0"),
         (
             {"clients": [GOOD, pair(2, features=4)]},
             r"'client-1' has rows of shape \(4,\) but client 'client-0' .* \(3,\)",

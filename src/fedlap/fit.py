@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .data import validation
+from .data import frames, validation
 from .errors import ConfigError
 from .parties import Task
 from .vector import Vector
@@ -19,27 +19,33 @@ class Fit:
 
     method: str  # the algorithm, in words
     task: Task
-    classes: int
+    classes: tuple  # the label of each output
     shape: tuple[int, ...]  # of one input
+    features: tuple | None  # the names of its columns, where they have some
     dtype: np.dtype
     w: Vector
     S: Any  # the precision, or its numbers; None where the algorithm has none
 
     @classmethod
     def of(cls, simulation, state):
-        inputs, algorithm, server = simulation.setup.pool.inputs, simulation.algorithm, state.server
-        task, classes = simulation.setup.task, simulation.federation.classes
-        precision = algorithm.precision(server)
-        return cls(str(algorithm), task, classes, inputs.shape[1:], inputs.dtype, server.w, precision)
+        pool, federation = simulation.setup.pool.inputs, simulation.federation
+        return cls(
+            method=str(simulation.algorithm),
+            task=simulation.setup.task,
+            classes=federation.class_names or tuple(range(federation.classes)),
+            shape=pool.shape[1:],
+            features=federation.features,
+            dtype=pool.dtype,
+            w=state.server.w,
+            S=simulation.algorithm.precision(state.server),
+        )
 
     def inputs(self, inputs):
         """Inputs to predict for, checked, on the device."""
         if jax.dtypes.canonicalize_dtype(self.dtype) != self.dtype:
             raise ConfigError(f"the model is in {self.dtype}, which JAX has with JAX_ENABLE_X64=1 only")
-        inputs = validation.floating("inputs", inputs)
-        if inputs.shape[1:] != self.shape:
-            raise ConfigError(f"inputs have shape {inputs.shape[1:]} each; the model was trained on {self.shape}")
+        inputs = frames.read("inputs", inputs, self.shape, self.features, "the clients' pool")
         with np.errstate(over="ignore"):  # what is too large for this precision is infinite, and refused
             inputs = inputs.astype(self.dtype, copy=False)
-        validation.finite(inputs, "inputs, row {}".format)
+        validation.finite(inputs, "inputs, row {}".format, self.features)
         return jnp.asarray(inputs)

@@ -68,14 +68,22 @@ class History:
     @property
     def diverged_since(self) -> int | None:
         """The round from which on the test NLL says that the run is lost, counted from 1."""
-        return lost_since(self.nll, ignorance(self.fit.task.likelihood, self.fit.classes))
+        return lost_since(self.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
 
     @property
     def diverged(self) -> bool:
         return self.diverged_since is not None
 
+    @property
+    def classes(self) -> tuple:
+        """The label of each column of `predict`, as in the data that the federation was made from."""
+        return self.fit.classes
+
     def predict(self, inputs) -> np.ndarray:
-        """Class probabilities at the point estimate."""
+        """Class probabilities at the point estimate, a column for each of `classes`.
+
+        A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+        """
         return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
 
     def save(self, folder):

@@ -4,8 +4,8 @@
 A model is compared by value, so that two equal models share one compiled program.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import jax
 
 from .errors import ConfigError
 from .layers import Activation, Convolution, Dense, Dropout, Flatten, MaxPool, Weighted, zeros
+from .modules import Linen, Nnx, Wrapped, is_linen, is_nnx
 
 
 class Linearised(NamedTuple):
@@ -84,43 +85,18 @@ class Model:
         return apply(params, inputs) if train is None else train(params, inputs, key)
 
 
-@dataclass(frozen=True)
-class Wrapped:
-    """A Flax module, or anything else with `init(key, inputs)` and `apply(params, inputs)`."""
-
-    module: Any = field(compare=False)
-    identity: Any = field(repr=False)  # the module, or its number where its attributes cannot be compared by value
-
-    @classmethod
-    def of(cls, module):
-        try:
-            hash(module)
-        except TypeError:  # nn.Sequential([...]) has a list in it
-            return cls(module, id(module))
-        return cls(module, module)
-
-    def __reduce__(self):
-        return type(self).of, (self.module,)  # in another process the module has another number
-
-    def init(self, key, inputs, classes):
-        params = self.module.init(key, inputs)
-        if isinstance(params, Mapping) and "params" in params and len(params) > 1:
-            name, state = type(self.module).__name__, ", ".join(key for key in params if key != "params")
-            raise ConfigError(f"{name} keeps state ({state}); expected a module with weights only")
-        return params
-
-    def apply(self, params, inputs):
-        return self.module.apply(params, inputs)
-
-    def train(self, params, inputs, key):
-        return self.module.apply(params, inputs)
-
-
 def as_model(thing):
-    """A model as it is, or a Flax module as a model."""
-    if all(callable(getattr(thing, name, None)) for name in ("init", "apply", "train")):
+    """A model as it is, or a module of Flax or another library as a model."""
+    has = lambda *names: all(callable(getattr(thing, name, None)) for name in names)
+    if isinstance(thing, type):
+        raise ConfigError(f"model is the class {thing.__name__}; expected an instance, {thing.__name__}(...)")
+    if is_linen(thing):
+        return Linen.of(thing)
+    if is_nnx(thing):
+        return Nnx.of(thing)
+    if has("init", "apply", "train"):
         return thing
-    if all(callable(getattr(thing, name, None)) for name in ("init", "apply")):
+    if has("init", "apply"):
         return Wrapped.of(thing)
     raise ConfigError(f"model is {thing!r}; expected a model, a Flax module or fedlap.Model(init, apply)")
 

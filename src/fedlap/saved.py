@@ -42,6 +42,7 @@ def save(folder, fit, accuracy, nll, seconds, watched):
         "likelihood": type(fit.task.likelihood).__name__,
         "classes": fit.classes,
         "shape": fit.shape,
+        "features": fit.features,
         "dtype": str(fit.dtype),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
@@ -77,16 +78,17 @@ def _fit(folder, words, arrays, model, likelihood):
         found = words["likelihood"]
         raise ConfigError(f"{folder}: its likelihood is {found}; pass it: fedlap.load(folder, likelihood=…)")
     model = blueprint.rebuild(words["model"]) if model is None else as_model(model)
-    classes, shape, dtype = words["classes"], tuple(words["shape"]), np.dtype(words["dtype"])
+    classes, shape, dtype = tuple(words["classes"]), tuple(words["shape"]), np.dtype(words["dtype"])
+    features = None if words["features"] is None else tuple(words["features"])
     inputs = jax.ShapeDtypeStruct((1, *shape), jax.dtypes.canonicalize_dtype(dtype))
-    like = jax.eval_shape(lambda key, x: model.init(key, x, classes), jax.random.key(0), inputs)
+    like = jax.eval_shape(lambda key, x: model.init(key, x, len(classes)), jax.random.key(0), inputs)
     wanted = {f"weights.{name}": array.shape for name, array in Vector(like).named.items()}
     found = {name: array.shape for name, array in arrays.items() if name.startswith("weights.")}
     if found != wanted:
         raise DataError(f"{folder / ARRAYS}: its weights are {found}; expected those of the model, {wanted}")
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]))
     task = Task(model, likelihood, GaussNewton())
-    return Fit(words["method"], task, classes, shape, dtype, w, arrays.get("S"))
+    return Fit(words["method"], task, classes, shape, features, dtype, w, arrays.get("S"))
 
 
 def _words(path):

@@ -1,10 +1,10 @@
 """Equations with a curvature that is known to rounding only.
 
-A curvature summed from data is singular wherever the data are silent: two logits leave their sum open, a feature that is
-a multiple of another their difference. In floating point such a matrix has rounding errors for eigenvalues there, of
+A curvature summed from data is singular wherever the data are silent: two logits leave their sum open, a feature that
+is a multiple of another their difference. In floating point such a matrix has rounding errors for eigenvalues there, of
 either sign, and dividing by them makes an answer wander, or no number at all. Here the silent directions are told from
-the others, and the answer does not move along them but as far as a prior says. What counts as rounding is measured with
-a unit diagonal, because columns may differ by ten powers of ten.
+the others, and along them the answer is what the prior says. What counts as rounding is measured with a unit diagonal,
+because columns may differ by ten powers of ten.
 """
 
 from typing import NamedTuple
@@ -40,9 +40,9 @@ def solve(V, delta, v):
 
 
 def _solve_where_heard(V, delta, v, scale, M):
-    """With B for what V is silent on, B'w is known: B'v/δ. Said once more, C C'x = C (B'v/δ), it gives the system full rank.
+    """With B for what V is silent on, Bᵀw is known: Bᵀv/δ. Said once more, it gives the system full rank.
 
-    Here x = w/scale and C = scale · B with columns of length one.
+    In units of the matrix, x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
     """
     B, least = silent(V)
     C = scale[:, None] * B
@@ -63,9 +63,9 @@ def _solve_where_heard(V, delta, v, scale, M):
 
 
 def silent(matrix):
-    """The directions that a matrix says nothing of, by sweeps: the largest pivot first, until none is left but rounding.
+    """The directions that a matrix says nothing of, by sweeps: the largest pivot first, until none but rounding is left.
 
-    Each of the columns that are left over is then, to rounding, a sum of some others, and as few of them as there are:
+    Each of the columns that are left over is then, to rounding, a sum of some others, and of as few as there are:
     directions of columns in different units stay apart, as those of an orthogonal basis would not.
     """
     size = len(matrix)

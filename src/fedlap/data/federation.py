@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 
 from ..errors import ConfigError, DataError, unknown
-from . import validation
+from . import frames, labels, validation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,6 +29,8 @@ class Federation:
     test_labels: np.ndarray
     classes: int
     public: np.ndarray | None = None  # unlabelled inputs that no client owns
+    class_names: tuple | None = None  # the users' labels of the classes; None if they are 0 … classes − 1
+    features: tuple | None = None  # the names of the inputs' columns, if they have any
 
     def __post_init__(self):
         """Check all fields and store them in their one form."""
@@ -38,18 +41,21 @@ class Federation:
         validation.same_length("the pool", self.inputs, self.labels)
         _set(self, "rows", validation.row_numbers(self.clients, self.rows, len(self.inputs)))
         _set(self, "classes", validation.whole_number("classes", self.classes, least=2))
-        validation.finite(self.inputs, self._owner)
+        _set(self, "class_names", labels.checked_names(self.class_names, self.classes))
+        _set(self, "features", validation.feature_names(self.features, self.inputs))
+        validation.finite(self.inputs, self._owner, self.features)
         _set(self, "labels", validation.class_labels(self.labels, self.classes, self._owner))
 
-        inputs, labels = self.checked("the test set", (self.test_inputs, self.test_labels))
-        _set(self, "test_inputs", inputs)
-        _set(self, "test_labels", labels)
+        what = "the test set"
+        _set(self, "test_inputs", self.as_inputs(what, self.test_inputs))
+        _set(self, "test_labels", validation.label_array(what, self.test_labels))
+        validation.not_empty(what, self.test_labels)
+        validation.same_length(what, self.test_inputs, self.test_labels)
+        _set(self, "test_labels", labels.encode(what, self.test_labels, self.classes, None))
 
         if self.public is not None:
-            _set(self, "public", validation.floating("the public inputs", self.public))
+            _set(self, "public", self.as_inputs("the public inputs", self.public))
             validation.not_empty("the public inputs", self.public)
-            validation.same_shape("the public inputs", self.public, "the clients' pool", self.inputs)
-            validation.finite(self.public, "the public inputs, row {}".format)
 
     @classmethod
     def from_arrays(
@@ -57,45 +63,74 @@ class Federation:
         clients: Sequence[tuple[object, object]],
         test: tuple[object, object],
         names: Sequence[str] | None = None,
-        classes: int | None = None,
+        classes: int | Sequence | None = None,
         public: object | None = None,
         name: str = "arrays",
     ) -> "Federation":
         """A federation from one (inputs, labels) pair per client and one for the test set.
 
+        Inputs are arrays, or tables with named columns: data frames, Arrow tables, dictionaries of columns. Tables are
+        matched by name to the first client's columns, and the names are kept as `features`. Either all inputs have
+        names or none.
+
+        Labels are whole numbers, strings or booleans. If they are not 0 … C − 1 already, they are numbered in sorted
+        order and kept as `class_names`. Two things need `classes`: labels 0, 1, 3, where a class may be missing, and
+        labels of the test set that no client has.
+
         Args:
             clients: (inputs [N_k, ...], labels [N_k]) of each client.
             test: (inputs, labels) of the test set.
             names: the clients' names; client-0, client-1, … if not given.
-            classes: how many classes there are; if not given, 1 + the largest label, at least 2.
+            classes: how many classes there are, where labels are 0 … classes − 1; or a list of all labels, in the
+                order wished; if not given, the labels that clients have.
             public: inputs that no client owns, if there are any.
             name: a name for the whole.
 
-        >>> pair = [[0.0, 1.0], [2.0, 3.0]], [0, 1]
-        >>> Federation.from_arrays(clients=[pair, pair], test=pair)
+        >>> pair = [[0.0, 1.0], [2.0, 3.0]], ["no", "yes"]
+        >>> federation = Federation.from_arrays(clients=[pair, pair], test=pair)
+        >>> federation
         Federation('arrays', 2 clients of 2 to 2 rows, inputs (2,), 2 classes, 2 test rows)
+        >>> federation.class_names, federation.labels.tolist()
+        (('no', 'yes'), [0, 1, 0, 1])
         """
         clients = list(clients)
         names = validation.client_names(default_names(len(clients)) if names is None else list(names), len(clients))
-        pairs = [_pair(f"client {client!r}", pair) for client, pair in zip(names, clients, strict=True)]
-        test_inputs, test_labels = _pair("the test set", test)
-        for client, (inputs, _) in zip(names, pairs, strict=True):
-            validation.same_shape(f"client {client!r}", inputs, f"client {names[0]!r}", pairs[0][0])
-        validation.same_shape("the test set", test_inputs, f"client {names[0]!r}", pairs[0][0])
-        if classes is None:
-            classes = validation.implied_classes([labels for _, labels in pairs] + [test_labels])
-        ends = np.cumsum([len(labels) for _, labels in pairs])
+        whats = [f"client {client!r}" for client in names]
+        pairs = [_two(what, pair) for what, pair in zip(whats, clients, strict=True)]
+        features = frames.column_names(pairs[0][0])
+        read = lambda what, pair: _read(what, pair, features, whats[0])
+        pairs = [read(what, pair) for what, pair in zip(whats, pairs, strict=True)]
+        test_inputs, test_labels = read("the test set", _two("the test set", test))
+        for what, (inputs, _) in zip([*whats, "the test set"], [*pairs, (test_inputs, test_labels)], strict=True):
+            validation.same_shape(what, inputs, whats[0], pairs[0][0].shape[1:])
+        if public is not None:
+            public = frames.matched("the public inputs", public, features, whats[0])
+
+        known = dict(zip(whats, (own for _, own in pairs), strict=True))
+        count, class_names = labels.names_of(known, classes)
+        others = "; for other labels pass a list of them, classes=[…]" if isinstance(classes, Integral) else ""
+        unseen = ", the labels that clients have; pass classes= if it is one more" if classes is None else others
+        encode = lambda what, own, hint=others: labels.encode(what, own, count, class_names, hint)
+        ends = np.cumsum([len(own) for own in known.values()])
         return cls(
             name=name,
             clients=names,
             inputs=np.concatenate([inputs for inputs, _ in pairs]),
-            labels=np.concatenate([labels for _, labels in pairs]),
+            labels=np.concatenate([encode(what, own) for what, own in known.items()]),
             rows=tuple(np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1])),
             test_inputs=test_inputs,
-            test_labels=test_labels,
-            classes=classes,
+            test_labels=encode("the test set", test_labels, unseen),
+            classes=count,
             public=public,
+            class_names=class_names,
+            features=features,
         )
+
+    @property
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels of the test set, the labels as the user calls them: what `watch` takes."""
+        names = self.class_names
+        return self.test_inputs, self.test_labels if names is None else np.array(names)[self.test_labels]
 
     @property
     def sizes(self) -> np.ndarray:
@@ -139,19 +174,24 @@ class Federation:
         )
 
     def checked(self, what: str, pair: object) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs like those of the clients and their labels, to evaluate on, in their one form."""
-        inputs, labels = _pair(what, pair)
+        """A set to evaluate on, in its one form: inputs like those of the clients, labels as the user calls them."""
+        inputs, own = _two(what, pair)
+        inputs, own = self.as_inputs(what, inputs), labels.read(what, own)
         validation.not_empty(what, inputs)
-        validation.same_shape(what, inputs, "the clients' pool", self.inputs)
-        where = lambda row: f"{what}, row {row}"
-        validation.finite(inputs, where)
-        return inputs, validation.class_labels(labels, self.classes, where)
+        validation.same_length(what, inputs, own)
+        return inputs, labels.encode(what, own, self.classes, self.class_names)
+
+    def as_inputs(self, what: str, inputs: object) -> np.ndarray:
+        """Inputs like those of the clients, in their one form; the columns of a table are matched by name."""
+        return frames.read(what, inputs, self.inputs.shape[1:], self.features, "the clients' pool")
 
     def fingerprint(self) -> str:
         """The sha256 of the contents, which two federations share if a run cannot tell them apart."""
         public = () if self.public is None else (self.public,)
         arrays = (self.inputs, self.labels, *self.rows, self.test_inputs, self.test_labels, *public)
-        return fingerprint(*arrays, about=repr((self.clients, self.classes)))
+        plain = self.class_names in (None, tuple(range(self.classes)))
+        about = (self.clients, self.classes) if plain else (self.clients, self.classes, self.class_names)
+        return fingerprint(*arrays, about=repr(about))
 
     def __repr__(self) -> str:
         """One line of sizes."""
@@ -186,16 +226,24 @@ def default_names(count: int) -> list[str]:
     return [f"client-{number:0{width}d}" for number in range(count)]
 
 
-def _pair(what: str, pair: object) -> tuple[np.ndarray, np.ndarray]:
+def _two(what: str, pair: object) -> tuple:
     try:
-        inputs, labels = pair
+        if frames.column_names(pair) is not None:
+            raise TypeError
+        inputs, own = pair
     except (TypeError, ValueError) as error:
         raise DataError(f"{what}: {type(pair).__name__}; expected a pair (inputs, labels)") from error
-    if np.size(labels) == 0:
+    if np.size(own) == 0:
         raise DataError(f"{what} has no rows; expected at least one")
-    inputs, labels = validation.floating(what, inputs), validation.label_array(what, labels)
-    validation.same_length(what, inputs, labels)
-    return inputs, labels
+    return inputs, own
+
+
+def _read(what: str, pair: tuple, features: tuple | None, reference: str) -> tuple[np.ndarray, np.ndarray]:
+    inputs, own = pair
+    inputs = validation.floating(what, frames.matched(what, inputs, features, reference))
+    own = labels.read(what, own)
+    validation.same_length(what, inputs, own)
+    return inputs, own
 
 
 def stratified(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:

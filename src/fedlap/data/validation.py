@@ -23,7 +23,7 @@ def floating(what: str, array: object) -> np.ndarray:
 
 
 def label_array(what: str, array: object) -> np.ndarray:
-    """Labels as a one-dimensional array of numbers, not yet checked to be classes."""
+    """Numbers of classes as a one-dimensional array, not yet checked to be classes."""
     array = _numeric(what, array)
     if array.ndim != 1:
         raise DataError(f"{what}: labels of shape {array.shape}; expected one label per row, shape (rows,)")
@@ -43,12 +43,12 @@ def same_length(what: str, inputs: np.ndarray, labels: np.ndarray) -> None:
         raise DataError(f"{what}: {len(inputs)} rows of inputs but {len(labels)} labels; expected as many of each")
 
 
-def same_shape(what: str, inputs: np.ndarray, other: str, reference: np.ndarray) -> None:
+def same_shape(what: str, inputs: np.ndarray, other: str, shape: tuple[int, ...]) -> None:
     """Rows of one shape everywhere."""
-    if inputs.shape[1:] != reference.shape[1:]:
+    if inputs.shape[1:] != shape:
         raise DataError(
-            f"{what} has rows of shape {inputs.shape[1:]} but {other} has rows of shape "
-            f"{reference.shape[1:]}; expected the same features everywhere"
+            f"{what} has rows of shape {inputs.shape[1:]} but {other} has rows of shape {shape}; "
+            "expected the same features everywhere"
         )
 
 
@@ -58,37 +58,25 @@ def not_empty(what: str, array: np.ndarray) -> None:
         raise DataError(f"{what} has no rows; expected at least one")
 
 
-def finite(inputs: np.ndarray, where: Where) -> None:
-    """No infinity and no NaN."""
+def finite(inputs: np.ndarray, where: Where, features: Sequence | None = None) -> None:
+    """No infinity and no NaN; columns are called by their names in `features`, if they have any."""
     good = np.isfinite(inputs)
     if not good.all():
         row, *column = np.argwhere(~good)[0].tolist()
         column = column[0] if len(column) == 1 else tuple(column)
+        column = column if features is None else repr(features[column])
         value = inputs[np.nonzero(~good)][0]
         raise DataError(f"{where(row)}, column {column}: input is {value}; expected a finite number")
 
 
-def class_labels(labels: np.ndarray, classes: int, where: Where) -> np.ndarray:
+def class_labels(labels: np.ndarray, classes: int, where: Where, hint: str = "") -> np.ndarray:
     """Labels as int32, each one of 0 … classes − 1."""
     with np.errstate(invalid="ignore"):
         good = (labels == np.floor(labels)) & (labels >= 0) & (labels < classes)
     if not good.all():
         row = int(np.argmin(good))
-        raise DataError(f"{where(row)}: label is {labels[row]}; expected a whole number from 0 to {classes - 1}")
+        raise DataError(f"{where(row)}: label is {labels[row]}; expected a whole number from 0 to {classes - 1}{hint}")
     return read_only(labels.astype(np.int32))
-
-
-def implied_classes(labels: Sequence[np.ndarray]) -> int:
-    """One more than the largest label, at least two."""
-    every = np.concatenate([np.asarray(array, np.float64) for array in labels])
-    largest = max(every[np.isfinite(every)], default=0.0)
-    # Identifiers passed by mistake would otherwise ask for gigabytes of class counts.
-    if largest >= max(1000, len(every)):
-        raise DataError(
-            f"the largest label, {largest:g}, implies more classes than there are labels ({len(every)}); "
-            "expected labels 0, 1, 2, …; pass classes= if it is meant"
-        )
-    return max(2, 1 + int(largest))
 
 
 def client_names(names: Sequence[str], count: int) -> tuple[str, ...]:
@@ -97,12 +85,24 @@ def client_names(names: Sequence[str], count: int) -> tuple[str, ...]:
         raise DataError("a federation of no clients; expected at least one")
     if len(names) != count:
         raise DataError(f"{len(names)} names for {count} clients; expected one name for each")
+    seen = set()
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise DataError(f"the name of client {position} is {name!r}; expected a non-empty string")
-        if name in names[:position]:
+        if name in seen:
             raise DataError(f"two clients are named {name!r}; expected unique names")
+        seen.add(name)
     return tuple(names)
+
+
+def feature_names(names: Sequence | None, inputs: np.ndarray) -> tuple | None:
+    """The names of the columns of a table of inputs, one for each."""
+    if names is None:
+        return None
+    names = tuple(names)
+    if inputs.shape[1:] != (len(names),):
+        raise DataError(f"{len(names)} names of features for inputs of shape {inputs.shape[1:]}; expected one each")
+    return names
 
 
 def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tuple[np.ndarray, ...]:
@@ -151,6 +151,18 @@ def fraction_of_rows(value: object) -> float:
 def generator(seed: object) -> np.random.Generator:
     """The random numbers of a seed."""
     return np.random.default_rng(whole_number("seed", seed, least=0))
+
+
+def missing(value: object) -> bool:
+    """Whether an object stands for no value: None, NaN, or what tables have for them."""
+    nan = isinstance(value, Real) and value != value
+    return value is None or nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def listing(names: Sequence, shown: int = 10) -> str:
+    """Names for a message, the first of them if they are many."""
+    more = ", …" if len(names) > shown else ""
+    return ", ".join(repr(name) for name in names[:shown]) + more
 
 
 def _numeric(what: str, array: object) -> np.ndarray:

@@ -33,7 +33,9 @@ class Newton(FullBatch):
             """−H⁻¹g, not at all along directions without curvature; and what gives H a unit diagonal."""
             H = hessian(x)
             d = -solve(H, 0.0, g)
-            return jax.lax.cond(jnp.isfinite(d).all(), lambda: d, lambda: -_turned(H, g)), unit(jnp.abs(jnp.diagonal(H)))
+            return jax.lax.cond(jnp.isfinite(d).all(), lambda: d, lambda: -_turned(H, g)), unit(
+                jnp.abs(jnp.diagonal(H))
+            )
 
         def backtrack(x, g, d):
             before, slope = value(x), g @ d
@@ -49,7 +51,7 @@ class Newton(FullBatch):
 
             return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
 
-        # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are as large as units are
+        # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are large where units are
         # small. Near the minimum a step squares the error; where it does not even halve the slope, that is rounding.
         def unfinished(carry):
             i, _, _, before, steep, size = carry
