@@ -25,9 +25,8 @@ arguments = parser.parse_args()
 precise = jax.config.jax_enable_x64
 goal, tolerance = ("weights", 1e-8) if precise else ("predictions", 1e-3)
 print(f"{'float64' if precise else 'float32'}, {goal} within {tolerance:g} of the pooled optimum\n")
-print(
-    f"{'kind':18} {'problems':>8} {'failed':>7} {'no number':>10} {'median error':>13} {'rounds: median':>15} {'most':>5}"
-)
+heads = ("problems", "failed", "no number", "median error", "rounds: median", "most")
+print(f"{'kind':18} " + " ".join(f"{head:>14}" for head in heads))
 for kind in pooling.KINDS:
     problems = pooling.problems(kind, arguments.federations)
     found = [pooling.Errors.of(problem, pooling.federated(problem, arguments.rounds)) for problem in problems]

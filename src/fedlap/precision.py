@@ -1,7 +1,8 @@
 """Precision matrices as objects: an equation is written once and never asks which structure it has.
 
 All of them know `S @ w`, addition and scaling, and those with a dimension `S.solve(v)` and `S.logdet()`; a number
-added to one of these is that multiple of the identity, so that `delta + V` is δI + V. `np.asarray(S)` are
+added to one of these is that multiple of the identity, so that `delta + V` is δI + V. `S.solve(v, near=w)` says where
+the solution lies, if that is known: where S says less than its own rounding, it stays there. `np.asarray(S)` are
 its numbers: s, [P] or [P, P].
 """
 
@@ -47,7 +48,7 @@ class Diagonal(Linear):
     def __matmul__(self, w):
         return self.d.times(w)
 
-    def solve(self, v):
+    def solve(self, v, near=None):
         return v.times(self.d.map(lambda d: 1 / d))
 
     def logdet(self):
@@ -80,8 +81,8 @@ class Full(Linear):
     def __matmul__(self, w):
         return w.like(self.matrix @ w.flat)
 
-    def solve(self, v):
-        return Shifted(self, 0.0).solve(v)
+    def solve(self, v, near=None):
+        return Shifted(self, 0.0).solve(v, near)
 
     def logdet(self):
         return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.matrix))).sum()
@@ -114,8 +115,9 @@ class Shifted(Linear):
     def __matmul__(self, w):
         return self.V @ w + self.delta * w
 
-    def solve(self, v):
-        return v.like(solve(self.V.matrix, self.delta, v.flat))
+    def solve(self, v, near=None):
+        near = jnp.zeros_like(v.flat) if near is None else near.flat
+        return v.like(solve(self.V.matrix, self.delta, v.flat, near))
 
     def logdet(self):
         return Full(self.flat).logdet()

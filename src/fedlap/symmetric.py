@@ -21,26 +21,29 @@ class Silent(NamedTuple):
     least: jax.Array  # the least of the pivots, of a unit diagonal: below zero for a matrix that is not positive
 
 
-def solve(V, delta, v):
+def solve(V, delta, v, near):
     """w = (V + δI)⁻¹ v, where V and v carry the rounding errors of sums over data, and δ ≥ 0 may be tiny beside V.
 
-    Where V is silent only the prior speaks: w is v/δ, or zero if v is no more there than rounding. Not a number if
-    V + δI is not positive.
+    It is found as a step from a point near it. Where V is silent only the prior speaks: w is v/δ, or zero where v says
+    no more than rounding does. Where δ, too, is less than rounding, w stays as it is. No number if V + δI is not
+    positive.
     """
     scale = unit(jnp.diagonal(V) + delta)
     M = scale[:, None] * V * scale + jnp.diag(delta * scale**2)
     factor = jnp.linalg.cholesky(M)
     # Pivots that nothing can be wrong with; a Cholesky factor that failed has none.
     sure = jnp.diagonal(factor).min() ** 2 > jnp.finfo(V.dtype).eps ** (1 / 3)
-    return jax.lax.cond(
+    missing = v - V @ near - delta * near
+    step = jax.lax.cond(
         sure,
-        lambda: scale * cho_solve((factor, True), scale * v),
-        lambda: _solve_where_heard(V, delta, v, scale, M),
+        lambda: scale * cho_solve((factor, True), scale * missing),
+        lambda: _step_where_heard(V, delta, v, near, scale, M),
     )
+    return near + step
 
 
-def _solve_where_heard(V, delta, v, scale, M):
-    """With B for what V is silent on, Bᵀw is known: Bᵀv/δ. Said once more, it gives the system full rank.
+def _step_where_heard(V, delta, v, near, scale, M):
+    """With B for what V is silent on, Bᵀw is known, and said once more gives the system full rank.
 
     In units of the matrix, x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
     """
@@ -50,20 +53,22 @@ def _solve_where_heard(V, delta, v, scale, M):
     lengths = jnp.where(lengths > 0, lengths, 1)
     C = C / lengths
     values, vectors = jnp.linalg.eigh(M + C @ C.T)
+    missing = v - V @ near - delta * near
 
     def given(known):
-        return scale * (vectors @ ((vectors.T @ (scale * v + C @ known)) / jnp.maximum(values, rounding(V))))
+        right = scale * missing + C @ (known / lengths)
+        return scale * (vectors @ ((vectors.T @ right) / jnp.maximum(values, rounding(V))))
 
-    w = given(jnp.zeros_like(v))
-    along = B.T @ v
-    noise = jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ (jnp.abs(v) + jnp.abs(V) @ jnp.abs(w)))
-    significant = (jnp.abs(along) > noise) & (delta > 0)
-    w = given(jnp.where(significant, along / jnp.where(delta > 0, delta, 1), 0) / lengths)
-    return jnp.where(least < -rounding(V), jnp.nan, w)
+    prior = delta * (C**2).T @ scale**2
+    to_zero = -prior / (prior + rounding(V)) * (B.T @ near)
+    terms = jnp.abs(v) + jnp.abs(V) @ (jnp.abs(near) + jnp.abs(given(to_zero)))
+    heard = (jnp.abs(B.T @ v) > jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ terms)) & (delta > 0)
+    step = given(jnp.where(heard, B.T @ missing / jnp.where(delta > 0, delta, 1), to_zero))
+    return jnp.where(least < -rounding(V), jnp.nan, step)
 
 
 def silent(matrix):
-    """The directions that a matrix says nothing of, by sweeps: the largest pivot first, until none but rounding is left.
+    """The directions that a matrix says nothing of, by sweeps: largest pivots first, until none but rounding is left.
 
     Each of the columns that are left over is then, to rounding, a sum of some others, and of as few as there are:
     directions of columns in different units stay apart, as those of an orthogonal basis would not.

@@ -37,4 +37,4 @@ class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
 
     def server_update(self, g, c, s):
         S = self.delta + c.V.sum(0)
-        return Gaussian(S.solve(c.v.sum(0)), S)
+        return Gaussian(S.solve(c.v.sum(0), near=g.w), S)

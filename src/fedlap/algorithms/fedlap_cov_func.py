@@ -71,7 +71,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
 
     def server_update(self, g, c, s):
         v, S, y = c.v.sum(0), self.delta + c.V.sum(0), s.gather(c.y)
-        m = S.solve(v)
+        m = S.solve(v, near=g.m)
         posterior = square(S, around=m) / 2
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
         return LabelledGaussian(w, S, m, y.mass, S + self.tau * s.memory_hessian(w, y.mass, self.covariance))

@@ -32,7 +32,7 @@ class Newton(FullBatch):
         def direction(x, g):
             """−H⁻¹g, not at all along directions without curvature; and what gives H a unit diagonal."""
             H = hessian(x)
-            d = -solve(H, 0.0, g)
+            d = -solve(H, 0.0, g, jnp.zeros_like(g))
             return jax.lax.cond(jnp.isfinite(d).all(), lambda: d, lambda: -_turned(H, g)), unit(
                 jnp.abs(jnp.diagonal(H))
             )
@@ -51,8 +51,8 @@ class Newton(FullBatch):
 
             return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
 
-        # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are large where units are
-        # small. Near the minimum a step squares the error; where it does not even halve the slope, that is rounding.
+        # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are large where units
+        # are small. Near the minimum a step squares the error; if it does not even halve the slope, that is rounding.
         def unfinished(carry):
             i, _, _, before, steep, size = carry
             stuck = (steep < jnp.sqrt(precision) * (1 + size)) & (steep > before / 2)
