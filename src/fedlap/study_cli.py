@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-study_app = typer.Typer(help="A study across real sites, each with its own file.", no_args_is_help=True)
+from .help import Commands
+from .stopping import raise_on_interrupt
+
+study_app = typer.Typer(cls=Commands, help="A study across real sites, each with its own file.", no_args_is_help=True)
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
@@ -42,6 +45,7 @@ def new(
         raise ConfigError("--target goes with --columns-from; else name the target in study.toml")
     else:
         text = example.study_text(names, name=title, address=address)
+    raise_on_interrupt()
     study = scaffold.new(folder, text)
     typer.echo(_after_new(study, folder, columns_from))
 
