@@ -71,8 +71,8 @@ def run(
         folder, wanted = resume, experiment.reopen(resume)
     else:
         words = words or []
-        is_file = bool(words) and words[0].endswith(".toml")
-        wanted = spec.read(words[0] if is_file else None, words[1:] if is_file else words, settings or [])
+        file = words.pop(0) if words and spec.is_file(words[0]) else None
+        wanted = spec.read(file, words, settings or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     with downloading() as progress:
         bring(wanted.federation["dataset"], data_dir, progress)

@@ -19,11 +19,14 @@ def server(
     ] = None,
 ):
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
+    from .errors import ConfigError
     from .flower.server import serve, state_folder, where_to_listen
     from .study.contract import Study
     from .study.keys import canonical
 
     study = Study.read(study)
+    if bind and bind.count(":") == 1:  # an IPv6 address has more
+        raise ConfigError(f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {study.path}")
     bind = canonical(bind or where_to_listen(study.host))
     typer.echo(
         f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"

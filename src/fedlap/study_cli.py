@@ -34,8 +34,10 @@ def new(
     from .errors import ConfigError
     from .study import example, scaffold
     from .study.draft import draft
+    from .study.sections import check_address
     from .study.template import render
 
+    check_address("--address", address)
     names = [name.strip() for name in members.split(",") if name.strip()]
     title = folder.resolve().name
     if columns_from is not None:
