@@ -91,7 +91,8 @@ def run(
         rows = summarise(display.runs, wanted.train.target_accuracy)
         atomic.write(folder / "table.md", markdown(rows, wanted.train.target_accuracy))
         curves(display.runs, wanted.name, folder / "curves.png")
-    display.console.print(f"Written: {folder}/table.md, curves.png, rounds.jsonl, configuration.json")
+    written = f"Written: {folder}/table.md, curves.png, rounds.jsonl, configuration.json"
+    display.console.print(written, soft_wrap=True)  # a path in two lines is nothing to copy
 
 
 for command in (paper_cli.sweep, paper_cli.reproduce, paper_cli.table, paper_cli.figure):

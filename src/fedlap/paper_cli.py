@@ -163,4 +163,5 @@ def _show(paper, number, row, output):
         atomic.write(Path(f"{stem}{ending}"), text)
     if any(entry.published for entry in found):  # otherwise there is nothing to draw ours against
         written[".png"] = picture(found, number, Path(f"{stem}.png"))
-    console.print(f"Written, with the settings that come nearest to the paper's: {stem}{', '.join(written)}")
+    where = f"{stem}{', '.join(written)}"
+    console.print(f"Written, with the settings that come nearest to the paper's: {where}", soft_wrap=True)
