@@ -58,6 +58,7 @@ def finished(tmp_path_factory):
     (folder / "other").mkdir()
     (folder / "other/configuration.json").write_text('{"train": {}}')
     (folder / "study.toml").write_text(example.study_text(address="localhost:70000"))
+    (folder / "bound.toml").write_text(example.study_text())
     result = fedlap("run", "small.toml", "--output", "out", cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
@@ -138,6 +139,7 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
             ["server", "study.toml"],
             "error: study.toml: network.address is 'localhost:70000'; expected a port from 1",
         ),
+        (["server", "bound.toml", "--bind", "127.0.0.1:70000"], "error: --bind is '127.0.0.1:70000'; expected a host"),
         (["study", "new", "st", "--address", "a:65536"], "error: --address is 'a:65536'; expected a port from 1 to 6"),
         (["run", "--resume", "out", "fedavg"], "error: --resume takes everything from its folder"),
         (["run", "fedlap", "--set", "delta=[0.1, 1.0]"], "delta is (0.1, 1.0); expected a number above 0"),
