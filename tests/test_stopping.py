@@ -261,3 +261,16 @@ except KeyboardInterrupt:
 def test_what_an_interrupt_does(folder, before, after, seconds, printed, code):
     result = in_python(INTERRUPT_ITSELF.format(before=before, after=after, seconds=seconds))
     assert (result.stdout, result.returncode) == (printed, code), result.stderr
+
+
+def test_an_interrupt_after_the_work_changes_nothing(folder):
+    """While Python takes itself down, which takes a moment with JAX in it."""
+    code = """
+import atexit, os, signal, sys, time
+atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1)))
+from fedlap.__main__ import main
+sys.argv = ["fedlap", "--version"]
+main()
+"""
+    result = in_python(code)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,13 +1,16 @@
 """`fedlap`, and `python -m fedlap`: Ctrl-C is seen to before anything that takes time is imported."""
 
-from .stopping import end_on_interrupt
+from .stopping import end_on_interrupt, ignore_interrupts
 
 
 def main():
     end_on_interrupt()
     from .cli import main
 
-    main()
+    try:
+        main()
+    finally:
+        ignore_interrupts()
 
 
 if __name__ == "__main__":

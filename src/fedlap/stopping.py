@@ -30,7 +30,13 @@ def end_on_interrupt():
     os.set_blocking(writing, False)
     threading.Thread(target=_wait, args=(reading,), daemon=True).start()
     signal.set_wakeup_fd(writing)
-    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGINT, _left_to_the_thread)
+
+
+def ignore_interrupts():
+    """From now on Ctrl-C does nothing: the work is done, and Python's own end is not to be mistaken for a failure."""
+    if signal.getsignal(signal.SIGINT) is _left_to_the_thread:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def raise_on_interrupt():
@@ -60,6 +66,10 @@ def uninterrupted():
     """A short block that Ctrl-C waits for."""
     with _whole:
         yield
+
+
+def _left_to_the_thread(*_):
+    pass
 
 
 def _wait(reading):
