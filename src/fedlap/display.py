@@ -72,6 +72,9 @@ class Display:
             self._begin(following[0])
 
     def table(self, runs):
+        """What these came to; nothing of none."""
+        if not runs:
+            return
         target = self.spec.train.target_accuracy
         title = caption(len(self.spec.train.seeds))
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
