@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fedlap import atomic
+from fedlap import atomic, compilation
 
 RUN = """
 [federation]
@@ -68,7 +69,11 @@ def until(happened):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with both files. Whoever runs the tests may have Ctrl-C ignored, which processes would inherit."""
+    """A folder with both files, and with compiled programs of its own: what is stopped may leave half of one.
+
+    Whoever runs the tests may have Ctrl-C ignored, which processes would inherit.
+    """
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "sweep.toml").write_text(SWEEP)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -135,7 +140,7 @@ def test_an_interrupt_at_any_moment_is_one_line_and_the_work_goes_on(folder, kin
     finished = subprocess.run(
         [sys.executable, "-m", "fedlap", *goes_on("first")], cwd=folder, capture_output=True, text=True
     )
-    assert finished.returncode == 0, finished.stderr
+    assert (finished.returncode, finished.stderr) == (0, "")
     assert "fedavg" in finished.stdout and not list(folder.glob("first/**/*.part"))
 
 
@@ -161,7 +166,7 @@ def test_a_full_disk_is_named_and_the_table_is_printed_all_the_same(folder, file
     assert "accuracy %" in result.stdout and "fedavg  " in result.stdout.split("accuracy %")[1]
     assert not list(folder.glob("out/*.part"))
     finished = fedlap("run", "--resume", "out", folder=folder)
-    assert finished.returncode == 0 and (folder / "out" / file).exists()
+    assert (finished.returncode, finished.stderr) == (0, "") and (folder / "out" / file).exists()
 
 
 def test_a_full_disk_in_a_sweep_names_the_results_and_the_same_command_goes_on(folder):
@@ -173,7 +178,8 @@ def test_a_full_disk_in_a_sweep_names_the_results_and_the_same_command_goes_on(f
     assert "error: grid.jsonl: cannot be written (" in result.stderr
     assert "make room on the disk, then the same command goes on where this stopped" in result.stderr
     finished = fedlap(*words, folder=folder)
-    assert finished.returncode == 0 and len((folder / "grid.jsonl").read_text().splitlines()) == 6
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert len((folder / "grid.jsonl").read_text().splitlines()) == 6
 
 
 def test_whatever_write_fails_the_error_names_the_file(tmp_path):
@@ -274,3 +280,15 @@ main()
 """
     result = in_python(code)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_programs_that_may_be_half_written_go(folder, monkeypatch):
+    """JAX does not replace one that is there; one that is older is whole."""
+    monkeypatch.setattr(compilation.jax, "config", SimpleNamespace(jax_compilation_cache_dir=str(folder)))
+    for name, age in (("old", 100), ("new", 1)):
+        (folder / f"{name}-cache").write_text("a program")
+        os.utime(folder / f"{name}-cache", (time.time() - age,) * 2)
+    compilation.forget_programs(10)
+    assert [path.name for path in folder.glob("*-cache")] == ["old-cache"]
+    compilation.forget_programs(1000)
+    assert list(folder.glob("*-cache")) == []

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 from .errors import DataError
@@ -18,7 +19,10 @@ INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C ended
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, in the account's share of it, in one file
 SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it
 
+LATELY = 5.0  # seconds: what is older than that was written whole before Ctrl-C
+
 _ways = []  # how to go on, the innermost last
+_sweepers = []  # functions that remove what others may have left half written, so many seconds back
 _whole = threading.Lock()  # held while something must not be left half done
 
 
@@ -46,15 +50,24 @@ def raise_on_interrupt():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def sweep_up(function):
+    """Before this process is stopped, call function(seconds): what was written since then may be damaged."""
+    if function not in _sweepers:
+        _sweepers.append(function)
+
+
 @contextmanager
 def resumable(way):
     """A block of work that can be gone on with; `way` says how, for whoever stops it and for whoever has no room."""
     _ways.append(way)
+    began = time.monotonic()
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
+        for function in _sweepers:
+            function(time.monotonic() - began)
         where = error.filename or "a file"
         raise DataError(f"{where}: cannot be written ({error.strerror}); make room on the disk, then {way}") from error
     finally:
@@ -83,6 +96,8 @@ def _end():
     processes = sys.modules.get("multiprocessing")
     for child in processes.active_children() if processes else ():
         child.kill()
+    for function in _sweepers:
+        function(LATELY)
     with suppress(OSError):  # a closed screen is no reason to stay
         if os.isatty(1):
             os.write(1, SHOW_CURSOR)
