@@ -21,7 +21,7 @@ def replacing(path, mode=0o666):
         os.replace(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(unfinished)):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
             error.filename = str(path)
         raise
     if os.name == "posix":  # the new name, too, must survive a power cut
