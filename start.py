@@ -7,12 +7,24 @@
 The first use makes an environment in .venv; later uses find it there.
 """
 
-import hashlib
 import os
-import subprocess
+import signal
 import sys
-import venv
-from pathlib import Path
+
+
+def stop(*_):
+    """Ctrl-C: one line, and nothing is waited for."""
+    os.write(2, b"Interrupted; the same command begins where this stopped.\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)  # before what takes longer to import
+
+import hashlib  # noqa: E402
+import subprocess  # noqa: E402
+import venv  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
@@ -28,6 +40,7 @@ def install(extra):
     if mark.exists() and mark.read_text() == wanted:
         return
     print(f"Setting up {ENVIRONMENT} (a minute or two, once) …", flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which ends the processes begun here, too
     try:
         # pip comes last into a new environment: without it, making one was cut short, and is done again.
         if not (BIN / ("pip.exe" if os.name == "nt" else "pip")).exists():
@@ -40,18 +53,29 @@ def install(extra):
     mark.write_text(wanted)
 
 
+def become(*command, cwd=None):
+    """Hand this process over to a command: its exit code is ours, and Ctrl-C reaches it alone."""
+    if os.name == "nt":  # where a process cannot become another
+        sys.exit(subprocess.run(command, cwd=cwd).returncode)
+    os.chdir(cwd or ".")
+    os.execv(command[0], command)
+
+
 def main():
     if sys.version_info < (3, 11):  # noqa: UP036 (this file is what an older Python runs first)
         sys.exit(f"fedlap needs Python 3.11 or newer; this is {sys.version.split()[0]}")
     command, *rest = sys.argv[1:] or ["help"]
     if command == "test":
         install("[dev]")
-        sys.exit(subprocess.run([str(BIN / "python"), "-m", "pytest", *rest], cwd=HERE).returncode)
+        become(str(BIN / "python"), "-m", "pytest", *rest, cwd=HERE)
     if command in ("help", "-h", "--help"):
         sys.exit(__doc__)
     install("[flower]" if command in NETWORK else "")
-    sys.exit(subprocess.run([str(BIN / "python"), "-m", "fedlap", command, *rest]).returncode)
+    become(str(BIN / "python"), "-m", "fedlap", command, *rest)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop()

@@ -12,7 +12,7 @@ import fedlap
 from fedlap.damping import damping, format_damping, parse_damping
 from fedlap.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.memory import Memory, SoftLabels, weigh
-from fedlap.precision import Diagonal, Full, Isotropic, identity
+from fedlap.precision import Diagonal, Full, Isotropic, Shifted, identity
 from fedlap.quadratic import fold, linear, square
 from fedlap.vector import Vector
 

@@ -72,6 +72,38 @@ def test_importing_fedlap_brings_nothing_that_is_optional():
     assert result.stdout.strip() == "[]"
 
 
+def in_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_importing_fedlap_waits_for_nothing():
+    """Not even for NumPy; the errors and the data sets come without JAX."""
+    assert in_python("import sys, fedlap; print([m for m in ('jax', 'numpy') if m in sys.modules])").strip() == "[]"
+    code = "import sys, fedlap; fedlap.data.heart, fedlap.errors.ConfigError; print('jax' in sys.modules)"
+    assert in_python(code).strip() == "False"
+
+
+def test_all_public_names_are_found_as_if_they_had_been_imported():
+    code = """
+from fedlap import *
+import fedlap
+assert set(fedlap.__all__) <= set(dir(fedlap)) and FedLap is fedlap.FedLap is fedlap.algorithms.FedLap
+print(fedlap.data.heart.__name__, fedlap.models.mlp is mlp, fedlap.FedLap.__module__)
+try:
+    fedlap.FedLab
+except AttributeError as error:
+    print(error)
+"""
+    printed = ["heart True fedlap.algorithms.fedlap", "module 'fedlap' has no attribute 'FedLab'"]
+    assert in_python(code).splitlines() == printed
+
+
+def test_editors_see_the_names_that_are_imported_when_used():
+    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == {**fedlap._HOME, "data": None} and sorted(seen) == sorted(fedlap.__all__)
+
+
 def test_every_public_name_exists_and_is_documented():
     for name in fedlap.__all__:
         thing = getattr(fedlap, name)

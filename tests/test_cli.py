@@ -2,16 +2,24 @@
 
 import json
 import os
+import re
+import resource
 import signal
+import statistics
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import typer
-from rich.text import Text
+from typer.testing import CliRunner
 
+from fedlap import __version__, report, spec
 from fedlap.cli import app
+from fedlap.experiment import Run
+from fedlap.study import example
+from fedlap.sweeps import cells
 
 SPEC = """
 [federation]
@@ -33,8 +41,8 @@ fedlap_cov = { delta = 1.0 }
 """
 
 
-def fedlap(*arguments, cwd, timeout=120):
-    environment = {**os.environ, "COLUMNS": "120"}
+def fedlap(*arguments, cwd, timeout=120, columns=120):
+    environment = {**os.environ, "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "fedlap", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
@@ -45,6 +53,12 @@ def finished(tmp_path_factory):
     (folder / "small.toml").write_text(SPEC)
     (folder / "grid.toml").write_text(SPEC + "[sweep.every]\nepochs = [1, 2]\n")
     (folder / "wrong.toml").write_text(SPEC.replace("train", "trian"))
+    (folder / "spec").write_text(SPEC)
+    (folder / "folder.toml").mkdir()
+    (folder / "other").mkdir()
+    (folder / "other/configuration.json").write_text('{"train": {}}')
+    (folder / "study.toml").write_text(example.study_text(address="localhost:70000"))
+    (folder / "bound.toml").write_text(example.study_text())
     result = fedlap("run", "small.toml", "--output", "out", cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout
@@ -110,7 +124,23 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
         (["run", "fedlop"], "error: unknown algorithm 'fedlop'; did you mean 'fedlap'?"),
         (["run", "fedlap", "--set", "detla=1"], "error: unknown key 'detla'; did you mean 'delta'?"),
         (["run", "small.toml", "--output", "out"], "error: out: holds results already"),
-        (["run", "--resume", "nowhere"], "cannot be resumed"),
+        (["run", "--resume", "nowhere"], "error: nowhere: cannot be resumed, there is no such folder; expected a res"),
+        (
+            ["run", "--resume", "folder.toml"],
+            "error: folder.toml: cannot be resumed, it has no configuration.json; e",
+        ),
+        (["run", "--resume", "other"], "error: other/configuration.json: cannot be resumed (KeyError: 'fedlap'); exp"),
+        (["run", "folder.toml"], "error: folder.toml: is a folder; expected a TOML file"),
+        (["run", "folder.toml/"], "error: folder.toml: is a folder; expected a TOML file"),
+        (["run", "other"], "error: other: is a folder; expected a settings file, NAME.toml, or some of fedavg"),
+        (["run", "spec"], "error: spec: its name does not end in .toml; expected a settings file, NAME.toml, or some"),
+        (["sweep", "other"], "error: other: is a folder; expected a TOML file"),
+        (
+            ["server", "study.toml"],
+            "error: study.toml: network.address is 'localhost:70000'; expected a port from 1",
+        ),
+        (["server", "bound.toml", "--bind", "127.0.0.1:70000"], "error: --bind is '127.0.0.1:70000'; expected a host"),
+        (["study", "new", "st", "--address", "a:65536"], "error: --address is 'a:65536'; expected a port from 1 to 6"),
         (["run", "--resume", "out", "fedavg"], "error: --resume takes everything from its folder"),
         (["run", "fedlap", "--set", "delta=[0.1, 1.0]"], "delta is (0.1, 1.0); expected a number above 0"),
         (["run", "fedavg", "--output", "small.toml/x"], "error: small.toml/x: cannot be made"),
@@ -124,8 +154,17 @@ def test_errors_are_one_line_without_a_traceback(finished, arguments, message):
     folder, _ = finished
     result = fedlap(*arguments, cwd=folder)
     assert result.returncode == 2
-    assert message in result.stderr
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
     assert "Traceback" not in result.stderr
+
+
+def test_a_byte_order_mark_is_read(finished):
+    """Some editors write one."""
+    folder, _ = finished
+    for name in ("small", "grid"):
+        (folder / f"{name}-mark.toml").write_bytes(b"\xef\xbb\xbf" + (folder / f"{name}.toml").read_bytes())
+    assert spec.read(folder / "small-mark.toml").algorithms == spec.read(folder / "small.toml").algorithms
+    assert cells.read(folder / "grid-mark.toml").axes == cells.read(folder / "grid.toml").axes
 
 
 def test_a_file_that_cannot_be_written_is_one_line_too(finished):
@@ -194,11 +233,120 @@ def test_help_says_what_every_argument_is():
     assert [name for name, parameter in found if not parameter.help] == []
 
 
-def test_help_shows_what_it_says():
-    """A word in brackets is taken for markup, and lost, unless it is escaped."""
-    found = parameters(typer.main.get_command(app))
-    assert [
-        name
-        for name, parameter in found
-        if Text.from_markup(parameter.help).plain.count("[") != parameter.help.count("[")
-    ] == []
+def commands(command, path=()):
+    yield path
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, (*path, name))
+
+
+HELP = [[*path, "--help"] for path in commands(typer.main.get_command(app))]
+
+
+def shown(*words, columns=100):
+    """What a command prints, in this process."""
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_shows_what_it_says(words):
+    """Words in brackets once were markup, and lost; a command's sentence is not cut where the screen ends."""
+    printed = " ".join(shown(*words).split())
+    assert "\\" not in printed and "..." not in printed.replace("]...", "")
+    command = typer.main.get_command(app)
+    for name in words[:-1]:
+        command = command.commands[name]
+    for parameter in command.params:
+        assert parameter.help in printed
+    for each in getattr(command, "commands", {}).values():
+        assert each.get_short_help_str(1000) in printed
+
+
+def test_help_and_version_import_nothing_slow():
+    code = f"""
+import sys
+from fedlap.cli import app
+for words in {[*HELP, ["--version"]]}:
+    app(words, standalone_mode=False)
+slow = ("jax", "numpy", "optax", "matplotlib", "flwr", "rich")
+print([name for name in slow if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.stdout.splitlines()[-2:] == [f"fedlap {__version__}", "[]"], result.stderr
+
+
+def processor_time(*words):
+    """Seconds that Python and what follows take of a processor, whatever else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_takes_little_more_than_what_it_is_printed_with():
+    """At most twice a bare import of both libraries: it is 1.3 times, so a busy machine has half of that to err by.
+
+    Bare imports are among the others, so that both meet the same machine.
+    """
+    bare, help = [], {tuple(words): [] for words in [*HELP, ["--version"]]}
+    for _ in range(3):
+        for number, (words, times) in enumerate(help.items()):
+            if number % 4 == 0:
+                bare.append(processor_time("-c", "import typer, rich"))
+            times.append(processor_time("-m", "fedlap", *words))
+    ratios = {words: statistics.median(times) / statistics.median(bare) for words, times in help.items()}
+    assert max(ratios.values()) <= 2, ratios
+
+
+def numbers(text):
+    """All words that have a digit."""
+    return {word for word in re.split(r"[\s│┃]+", text) if re.search(r"\d", word)}
+
+
+def test_no_number_is_cut_at_40_columns(finished):
+    folder, _ = finished
+    narrow, wide = (fedlap("run", "--resume", "out", cwd=folder, columns=columns).stdout for columns in (40, 120))
+    table = (folder / "out/table.md").read_text()
+    assert numbers(table.replace("|", " ")) <= numbers(narrow) and "…" not in narrow
+    lengths = [len(line) for line in narrow.splitlines() if not line.startswith("Written")]
+    assert max(lengths) <= 40 < max(map(len, wide.splitlines()))
+    assert "fedlap_cov" in narrow and "rounds to 50 %" in narrow
+
+
+@pytest.mark.parametrize("words", [("data", "list"), ("algorithms",), ("table", "1")], ids=" ".join)
+def test_no_number_of_other_tables_is_cut_at_40_columns(words, tmp_path):
+    where = ["--output", str(tmp_path)] if words[0] == "table" else []
+    narrow, wide = (shown(*words, *where, columns=columns).split("Written")[0] for columns in (40, 400))
+    assert numbers(wide) <= numbers(narrow) and "…" not in narrow.replace(" … ", "")
+    assert max(map(len, narrow.splitlines())) <= 40
+
+
+def test_one_seed_has_no_deviation(finished):
+    folder, printed = finished
+    assert "mean (standard deviation) over seeds" in printed
+    result = fedlap("run", "small.toml", "bcm", "--set", "seeds=[7]", "--output", "one", cwd=folder)
+    assert "one seed, last three rounds" in result.stdout and "(" not in result.stdout.split("last three rounds")[1]
+    last = (folder / "one/table.md").read_text().splitlines()[-1]
+    assert re.fullmatch(r"\| bcm \| \d+\.\d \| \d\.\d{3} \| 1 \| 1 \| .*", last)
+
+
+def test_the_picture_says_over_how_many_seeds(monkeypatch):
+    titles = []
+    monkeypatch.setattr(report, "accuracy_and_nll", lambda lines, title, path: titles.append(title))
+    run = lambda seed: Run("fedavg", seed, np.array([0.5]), np.array([1.0]), np.array([0.1]))
+    report.curves([run(3)], "heart", None)
+    report.curves([run(3), run(4)], "heart", None)
+    assert titles == ["heart: one seed", "heart: mean and spread over 2 seeds"]
+
+
+def test_a_sweep_ends_with_its_winners_and_so_does_the_same_command_again(finished):
+    folder, _ = finished
+    words = ["sweep", "grid.toml", "bcm", "fedavg", "--output", "winners.jsonl"]
+    first, again = (fedlap(*words, cwd=folder).stdout for _ in range(2))
+    table = first[first.index("test set: ") :]
+    assert again.endswith(table) and "0 runs in " in again and "0 runs in " not in first
+    assert "chosen by accuracy on 20 % of each client's rows, held out" in " ".join(table.split())
+    lines = [line.split("  ") for line in table.splitlines() if re.match(" (fedavg|bcm) ", line)]
+    assert [line[0].strip() for line in lines] == ["bcm", "fedavg"]
+    assert all(re.search(r"epochs [12] .* \d+\.\d \(\d\.\d\) .* 2 +0 of 8", "  ".join(line)) for line in lines)

@@ -99,7 +99,7 @@ def test_the_state_shows_its_numbers(history):
         ([["a", "b", "c"]], DataError, "inputs: values of type <U1; expected real numbers"),
         ([["1", "2", "3"]], DataError, "inputs: values of type <U1"),
         (NEW[0], DataError, r"inputs: inputs of shape \(3,\); expected one row"),
-        (NEW[:, :2], ConfigError, r"inputs have shape \(2,\) each; the model was trained on \(3,\)"),
+        (NEW[:, :2], DataError, r"inputs has rows of shape \(2,\) but the clients' pool has rows of shape \(3,\)"),
     ],
 )
 def test_inputs_that_cannot_be_predicted_for_are_refused(history, bad, error, message):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedlap import spec
 from fedlap.algorithms import ALGORITHMS
-from fedlap.errors import ConfigError
+from fedlap.errors import ConfigError, DataError
 from fedlap.study import example, keys, scaffold
 from fedlap.study.contract import Study, resolve
 from fedlap.study.draft import draft
@@ -65,6 +65,8 @@ def test_a_study_is_read_with_its_defaults_and_its_members_in_order(tmp_path):
         ({"algorithm": {"name": "fedlab"}}, "unknown algorithm.name 'fedlab'; did you mean 'fedlap'"),
         ({"algorithm": {"delta": -1.0}}, "delta is -1.0; expected a number above 0"),
         ({"network": {"address": "localhost"}}, 'network.address is .*; expected "host:port"'),
+        ({"network": {"address": "localhost:65536"}}, "network.address is .*; expected a port from 1 to 65535"),
+        ({"network": {"address": "localhost:0"}}, "network.address is .*; expected a port from 1 to 65535"),
         ({"network": {"quorum": 3}}, "network.quorum is 3; the study has 2 members"),
         (
             {"network": {"quorum": 1}, "algorithm": {"name": "bcm", "delta": 1.0}},
@@ -149,6 +151,17 @@ def test_a_new_study_overwrites_nothing_and_leaves_nothing_half_written(tmp_path
     with pytest.raises(ConfigError, match=r"cannot be written .No space left"):
         scaffold.new(tmp_path / "other", SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["trial"]
+
+
+def test_a_study_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "study.toml").write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
+    assert Study.read(tmp_path).rounds == 20
+
+
+def test_a_draft_names_a_column_that_has_no_name(tmp_path):
+    (tmp_path / "file.csv").write_text("age,,outcome\n1,2,yes\n3,4,no\n")
+    with pytest.raises(DataError, match=r"file\.csv, row 1: column 2 of the header has no name; expected one"):
+        draft(tmp_path / "file.csv")
 
 
 def test_a_draft_from_a_file_guesses_kinds_and_hides_exact_extremes(tmp_path):

@@ -687,14 +687,12 @@ def test_cores_are_dealt_to_processes(mine, workers, dealt):
     assert processes._deal(mine, workers) == dealt
 
 
-def test_a_process_that_is_alone_has_all_cores(monkeypatch):
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
+def test_a_process_that_is_alone_has_all_cores():
     assert list(processes.on_processes(1, cores_seen, ["a run"])) == [cores()]
 
 
-def test_a_run_left_over_has_as_many_cores_as_beside_the_others(tmp_path, monkeypatch):
+def test_a_run_left_over_has_as_many_cores_as_beside_the_others(tmp_path):
     """Its last bits depend on how many it has."""
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
     path = tmp_path / "x.jsonl"
     table = {**NETWORK, "algorithms": {"fedavg": {}}, "train": {"rounds": 1, "seeds": [1, 2]}, "sweep": {}}
     _, whole = run(cells.make("tiny", table), path)
@@ -706,14 +704,26 @@ def test_a_run_left_over_has_as_many_cores_as_beside_the_others(tmp_path, monkey
     assert [result.cores for result in alone] == [len(cores())]
 
 
-def test_a_worker_that_is_killed_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.05)
+def test_a_worker_that_is_killed_is_reported(tmp_path):
     table = {**NETWORK, "algorithms": {"fedavg": {}}, "train": {"rounds": 100_000, "seeds": [1]}, "sweep": {}}
     with pytest.raises(FedlapError, match=r"ended from outside.*--jobs 1"):
         for event in carry_out(cells.make("tiny", table), tmp_path / "x.jsonl", jobs=1):
             if isinstance(event, Advanced):
-                (worker,) = (each for each in multiprocessing.active_children() if "Manager" not in each.name)
+                (worker,) = multiprocessing.active_children()
                 worker.kill()
+
+
+def fails_or_finishes(item, tell):
+    tell(item)
+    if item == "fails":
+        raise KeyError(item)
+    return item
+
+
+def test_what_fails_in_a_process_is_told_and_none_is_left():
+    with pytest.raises(RuntimeError, match=r"in a process of the sweep:[\s\S]*KeyError: 'fails'"):
+        list(processes.on_processes(1, fails_or_finishes, ["finishes", "fails"]))
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,17 @@
-"""`python -m fedlap` is `fedlap`."""
+"""`fedlap`, and `python -m fedlap`: Ctrl-C is seen to before anything that takes time is imported."""
 
-from .cli import main
+from .stopping import end_on_interrupt, ignore_interrupts
 
-main()
+
+def main():
+    end_on_interrupt()
+    from .cli import main
+
+    try:
+        main()
+    finally:
+        ignore_interrupts()
+
+
+if __name__ == "__main__":
+    main()

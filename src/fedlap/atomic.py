@@ -7,7 +7,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path, mode=0o666):
-    """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes."""
+    """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes.
+
+    An error of the disk names `path`, whichever write it came from.
+    """
     path = Path(path)
     unfinished = path.with_name(path.name + ".part")
     try:
@@ -16,8 +19,10 @@ def replacing(path, mode=0o666):
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
+            error.filename = str(path)
         raise
     if os.name == "posix":  # the new name, too, must survive a power cut
         folder = os.open(path.parent, os.O_RDONLY)

@@ -8,20 +8,39 @@ from typing import Annotated
 
 import typer
 
-from . import network_cli, paper_cli, study_cli
+from . import __version__, network_cli, paper_cli, study_cli
+from .help import Commands
 
 app = typer.Typer(
-    help="Federated learning where ADMM meets Bayes.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_show_locals=False,  # a local variable may be a secret, or a patient
 )
-data_app = typer.Typer(help="The data sets: which there are, fetch them, verify them.", no_args_is_help=True)
+data_app = typer.Typer(
+    cls=Commands, help="The data sets: which there are, fetch them, verify them.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 app.add_typer(study_cli.study_app, name="study")
 
 DataDir = paper_cli.DataDir
 DataSet = Annotated[str, typer.Argument(help="Its name, for example mnist: see fedlap data list.")]
+
+
+def _version(asked: bool):
+    if asked:
+        typer.echo(f"fedlap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedlap(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+):
+    """Federated learning where ADMM meets Bayes."""
 
 
 @app.command()
@@ -45,6 +64,7 @@ def run(
     from .display import Display, downloading
     from .errors import ConfigError
     from .report import curves, markdown, summarise
+    from .stopping import resumable
 
     if resume is not None:
         if words or settings or output:
@@ -52,22 +72,28 @@ def run(
         folder, wanted = resume, experiment.reopen(resume)
     else:
         words = words or []
-        is_file = bool(words) and words[0].endswith(".toml")
-        wanted = spec.read(words[0] if is_file else None, words[1:] if is_file else words, settings or [])
+        file = words.pop(0) if words and spec.is_file(words[0]) else None
+        wanted = spec.read(file, words, settings or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    train = wanted.train
     with downloading() as progress:
         bring(wanted.federation["dataset"], data_dir, progress)
     if resume is None:  # only now: without its data there is nothing to resume
         experiment.begin(wanted, folder)
-    with Display(wanted, folder) as display:
-        for step in experiment.carry_out(wanted, folder, data_dir):
-            display.show(step)
-        runs = display.runs
-    rows = summarise(runs, train.target_accuracy)
-    atomic.write(folder / "table.md", markdown(rows, train.target_accuracy))
-    curves(runs, f"{wanted.name}: mean and spread over {len(train.seeds)} seeds", folder / "curves.png")
-    display.table(rows, train.target_accuracy)
+    with resumable(f"fedlap run --resume {folder} goes on where this stopped"):
+        display = Display(wanted, folder)
+        try:
+            with display:
+                for step in experiment.carry_out(wanted, folder, data_dir):
+                    display.show(step)
+        except OSError:  # no room to write it down, but what has finished is worth a look
+            display.table(display.finished)
+            raise
+        display.table(display.runs)
+        rows = summarise(display.runs, wanted.train.target_accuracy)
+        atomic.write(folder / "table.md", markdown(rows, wanted.train.target_accuracy))
+        curves(display.runs, wanted.name, folder / "curves.png")
+    written = f"Written: {folder}/table.md, curves.png, rounds.jsonl, configuration.json"
+    display.console.print(written, soft_wrap=True)  # a path in two lines is nothing to copy
 
 
 for command in (paper_cli.sweep, paper_cli.reproduce, paper_cli.table, paper_cli.figure):
@@ -106,13 +132,16 @@ def data_list(data_dir: DataDir = None):
     from rich.table import Table
 
     from .data import DATASETS, verify
+    from .screen import show
 
-    table = Table("data set", "what it is", "size", "licence", "here")
+    table = Table()
+    for head in ("data set", "what it is", "size", "licence", "here"):
+        table.add_column(head, no_wrap=head in ("data set", "size", "here"))
     for name, entry in DATASETS.items():
         problems = {status for _, status in verify(name, data_dir)} - {"ok"}
         here = "damaged" if problems - {"missing"} else "no" if problems else "bundled" if entry.bundled else "yes"
         table.add_row(name, entry.description, _size(entry.bytes), entry.licence, here)
-    Console().print(table)
+    show(Console(), table)
 
 
 @data_app.command("fetch")

@@ -1,14 +1,19 @@
 """Compiled programs are kept on disk: the second start of the same work does not compile again."""
 
 import os
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import jax
 
 from .folders import cache_folder
+from .stopping import sweep_up
 
 
 def keep_compiled_programs():
     """Turn JAX's persistent cache on, unless the user has chosen a place for it or switched it off."""
+    sweep_up(forget_programs)
     if jax.config.jax_compilation_cache_dir is not None or os.environ.get("FEDLAP_COMPILATION_CACHE") == "off":
         return
     folder = cache_folder() / "compiled"
@@ -19,3 +24,14 @@ def keep_compiled_programs():
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def forget_programs(seconds):
+    """Those written in the last so many seconds: JAX would warn of half a program for ever, and never replace it."""
+    if jax.config.jax_compilation_cache_dir is None:
+        return
+    since = time.time() - seconds
+    for path in Path(jax.config.jax_compilation_cache_dir).glob("*-cache"):
+        with suppress(OSError):  # another process may have been faster
+            if path.stat().st_mtime >= since:
+                path.unlink()

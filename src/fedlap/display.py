@@ -1,14 +1,16 @@
 """What a person sees while something runs."""
 
+from collections import Counter
 from contextlib import contextmanager
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
+from . import screen
 from .algorithms import ALGORITHMS
-from .report import cells, heads
+from .report import caption, cells, heads, summarise
 
 
 class Display:
@@ -18,14 +20,7 @@ class Display:
         self.spec, self.folder, self.console = spec, folder, Console()
         self.latest = {}
         self.bars = {}
-        self.progress = Progress(
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-            TimeElapsedColumn(),
-            console=self.console,
-        )
+        self.progress = screen.bars(self.console, 16)
 
     def __enter__(self):
         train = self.spec.train
@@ -34,16 +29,17 @@ class Display:
             f"{train.rounds} rounds → {self.folder}"
         )
         for name in self.spec.algorithms:
-            total = len(train.seeds) * train.rounds_of(ALGORITHMS[name])
+            total = len(train.seeds) * self._rounds(name)
             self.bars[name] = self.progress.add_task(name, total=total, now="", start=False)
         self._begin(next(iter(self.bars)))
         self.progress.start()
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, *_):
         self.progress.stop()
-        if kind is KeyboardInterrupt:
-            self.console.print(f"Interrupted; fedlap run --resume {self.folder} goes on where this stopped.")
+
+    def _rounds(self, algorithm):
+        return self.spec.train.rounds_of(ALGORITHMS[algorithm])
 
     def _begin(self, name):
         self.progress.start_task(self.bars[name])
@@ -53,27 +49,40 @@ class Display:
     def runs(self):
         return list(self.latest.values())
 
+    @property
+    def finished(self):
+        """The runs of those algorithms all of whose seeds have ended."""
+        ended = [run for run in self.runs if run.diverged or len(run.accuracy) == self._rounds(run.algorithm)]
+        counts = Counter(run.algorithm for run in ended)
+        return [run for run in ended if counts[run.algorithm] == len(self.spec.train.seeds)]
+
     def show(self, run):
         """One more round of one run."""
         self.latest[run.algorithm, run.seed] = run
-        done = sum(len(r.accuracy) for r in self.runs if r.algorithm == run.algorithm)
-        numbers = f"accuracy {100 * run.accuracy[-1]:5.1f} %  NLL {run.nll[-1]:.3f}"
-        now = f"seed {run.seed}  {'diverged' if run.diverged else numbers}"
+        done = sum(len(each.accuracy) for each in self.runs if each.algorithm == run.algorithm)
+        accuracy, nll = f"{100 * run.accuracy[-1]:5.1f} %", f"{run.nll[-1]:.3f}"
+        brief = self.console.width < screen.MIDDLE
+        numbers = f"{accuracy} {nll}" if brief else f"accuracy {accuracy}  NLL {nll}"
+        now = "diverged" if run.diverged else numbers
+        now = now if brief else f"seed {run.seed}  {now}"
         self.progress.update(self.bars[run.algorithm], completed=done, now=now)
         names = list(self.bars)
         following = names[names.index(run.algorithm) + 1 :]
         if following and self.progress.tasks[self.bars[run.algorithm]].finished:
             self._begin(following[0])
 
-    def table(self, rows, target):
-        title = "test set: mean (standard deviation) over seeds, last three rounds"
+    def table(self, runs):
+        """What these came to; nothing of none."""
+        if not runs:
+            return
+        target = self.spec.train.target_accuracy
+        title = caption(len(self.spec.train.seeds))
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for head in heads(target):
             table.add_column(head, no_wrap=True, justify="left" if head == "algorithm" else "right")
-        for row in rows:
+        for row in summarise(runs, target):
             table.add_row(*cells(row, target))
-        self.console.print(table)
-        self.console.print(f"Written: {self.folder}/table.md, curves.png, rounds.jsonl, configuration.json")
+        screen.show(self.console, table)
 
 
 @contextmanager

@@ -41,12 +41,16 @@ def begin(experiment, folder):
 def reopen(folder):
     """The spec of a folder that `begin` made."""
     path = Path(folder) / "configuration.json"
+    if not path.is_file():
+        what = f"it has no {path.name}" if path.parent.is_dir() else "there is no such folder"
+        raise DataError(f"{folder}: cannot be resumed, {what}; expected a results folder of fedlap run")
     try:
         table = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be resumed ({error})") from error
-    table.pop("fedlap")
-    return spec.resolve(table.pop("name"), table)
+        table.pop("fedlap")
+        return spec.resolve(table.pop("name"), table)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{path}: cannot be resumed ({why}); expected what fedlap run has written there") from error
 
 
 def carry_out(experiment, folder, data_dir=None):

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .stopping import raise_on_interrupt
+
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
 
@@ -17,11 +19,14 @@ def server(
     ] = None,
 ):
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
+    from .errors import ConfigError
     from .flower.server import serve, state_folder, where_to_listen
     from .study.contract import Study
     from .study.keys import canonical
 
     study = Study.read(study)
+    if bind and bind.count(":") == 1:  # an IPv6 address has more
+        raise ConfigError(f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {study.path}")
     bind = canonical(bind or where_to_listen(study.host))
     typer.echo(
         f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"
@@ -32,6 +37,7 @@ def server(
         typer.echo("ready. Next, at each member:  fedlap node STUDY --name MEMBER --data FILE")
         typer.echo(f"and in another window here:   fedlap study run {study.path}      (Ctrl-C stops the server)")
 
+    raise_on_interrupt()
     serve(study, bind, ready)
 
 
@@ -67,6 +73,7 @@ def node(
         return _explain(site)
     from .flower.node import serve
 
+    raise_on_interrupt()
     typer.echo(f"connecting to {study.address} as {name}; what is sent is recorded in {site.audit_log}")
     serve(study, site, folder, key or member.private_key, typer.echo, patience)
 
@@ -75,11 +82,15 @@ def _explain(site):
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("when", "name", "shape", "bytes", title=f"what {site.member} would send")
+    from .screen import show
+
+    table = Table(title=f"what {site.member} would send")
+    for head in ("when", "name", "shape", "bytes"):
+        table.add_column(head, no_wrap=head in ("shape", "bytes"))
     steps = site.explain()
     for step in steps:
         table.add_row(step.when, step.name, " × ".join(map(str, step.shape)) or "1", f"{step.bytes:,}")
-    Console().print(table)
+    show(Console(), table, names=2)
     each = sum(step.bytes for step in steps if step.when.startswith("every"))
     typer.echo(f"{each:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
 
@@ -99,6 +110,7 @@ def run(
 
     study = Study.read(study)
     terms = Terms.of(study)
+    raise_on_interrupt()
     with runs.only_one(study):
         if again and (kept := runs.set_aside(study, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
@@ -162,5 +174,6 @@ def demo(
     """All of it on this machine: four hospitals, real processes, TLS and keys; then compare with the simulation."""
     from .flower.demo import play
 
+    raise_on_interrupt()
     if not play(rounds, algorithm, keep, typer.echo):
         raise typer.Exit(1)

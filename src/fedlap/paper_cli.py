@@ -15,7 +15,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger mode
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="A TOML file with a \\[sweep] section.")],
+    spec: Annotated[Path, typer.Argument(help="A TOML file with a [sweep] section.")],
     algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -29,11 +29,13 @@ def sweep(
     data_dir: DataDir = None,
     jobs: Jobs = None,
 ):
-    """Run every setting and seed of a grid, once: a second call runs what is missing."""
-    from .sweeps import cells
+    """Run every setting and seed of a grid, once: a second call runs what is missing. Ends with a table of winners."""
+    from .sweeps import cells, results
 
     wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
-    _carry_out(wanted, output or Path("results") / f"{wanted.name}.jsonl", data_dir, jobs)
+    file = output or Path("results") / f"{wanted.name}.jsonl"
+    display = _carry_out(wanted, file, data_dir, jobs)
+    display.table(wanted.select(results.load(file)))
 
 
 def table(
@@ -108,9 +110,10 @@ def _draw(figure, of, stem):
     drawn = figure(of, Path(f"{stem}.png"))
     lines = "\n".join(drawn.words)
     listed = "\n".join(f"- {words}" for words in drawn.words)
+    typer.echo(lines)
     atomic.write(Path(f"{stem}.md"), f"# {drawn.title}\n\n![{drawn.title}]({stem.name}.png)\n\n{listed}\n")
     atomic.write(Path(f"{stem}.csv"), write.csv_text(drawn.columns, drawn.numbers))
-    typer.echo(f"{lines}\nWritten: {stem}.png, .md, .csv")
+    typer.echo(f"Written: {stem}.png, .md, .csv")
 
 
 def _carry_out(sweep, file, data_dir, jobs, quick=None):
@@ -118,6 +121,7 @@ def _carry_out(sweep, file, data_dir, jobs, quick=None):
 
     from .data import bring
     from .display import downloading
+    from .stopping import resumable
     from .sweeps.carry import carry_out
     from .sweeps.display import Display
 
@@ -125,9 +129,10 @@ def _carry_out(sweep, file, data_dir, jobs, quick=None):
         bring(sweep.table["federation"]["dataset"], data_dir, progress)
     if sweep.precision == "float64":
         jax.config.update("jax_enable_x64", True)
-    with Display(sweep, file) as display:
+    with resumable("the same command goes on where this stopped"), Display(sweep, file) as display:
         for event in carry_out(sweep, file, data_dir, jobs, quick):
             display.show(event)
+    return display
 
 
 def _show(paper, number, row, output):
@@ -138,6 +143,7 @@ def _show(paper, number, row, output):
     from .paper import screen, write
     from .paper.picture import picture
     from .paper.tables import entries
+    from .screen import show
 
     found = entries(paper, number, row)
     if not any(spread for entry in found for spread in entry.ours.values()):
@@ -145,14 +151,17 @@ def _show(paper, number, row, output):
         where = paper.folder / "results"
         raise DataError(f"{where}: no results for table {number} yet; fedlap reproduce ROW makes them (rows: {rows})")
     stem = results_folder(output) / (f"table-{number}" if row is None else f"{row}-table-{number}")
+    console = Console(highlight=False)
+    console.print(f"[bold]{write.title(number)}[/bold]")
+    console.print(screen.legend(found), style="dim")
+    for table in screen.tables(found, number):
+        show(console, table, names=2)
+    for line in screen.settings(found):
+        console.print(line)
     written = {".md": write.markdown(found, number), ".csv": write.as_csv(found, number)}
     for ending, text in written.items():
         atomic.write(Path(f"{stem}{ending}"), text)
     if any(entry.published for entry in found):  # otherwise there is nothing to draw ours against
         written[".png"] = picture(found, number, Path(f"{stem}.png"))
-    console = Console(highlight=False)
-    console.print(f"[bold]{write.title(number)}[/bold]")
-    console.print(screen.legend(found), style="dim")
-    for part in (*screen.tables(found, number), *screen.settings(found)):
-        console.print(part)
-    console.print(f"Written, with the settings that come nearest to the paper's: {stem}{', '.join(written)}")
+    where = f"{stem}{', '.join(written)}"
+    console.print(f"Written, with the settings that come nearest to the paper's: {where}", soft_wrap=True)

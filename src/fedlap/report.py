@@ -54,16 +54,30 @@ def first_round(accuracy, target):
 
 def cells(row, target):
     """A row as text: accuracy in percent, NLL, rounds to the target, rounds, seconds."""
-    texts = [
-        row.algorithm,
-        "{:.1f} ({:.1f})".format(*(100 * value for value in row.accuracy)),
-        "{:.3f} ({:.3f})".format(*row.nll),
-    ]
-    if row.diverged:
-        texts[1:] = [f"{row.diverged} of {row.seeds} diverged", "–"]
+    texts = [row.algorithm, *metrics(row)]
     if target is not None:
-        texts.append("–" if row.reached is None else "{:.0f} ({:.0f})".format(*row.reached))
+        texts.append("–" if row.reached is None else number(row.reached, 0, row.seeds))
     return [*texts, str(row.rounds), f"{row.seconds:.1f}"]
+
+
+def metrics(row):
+    """Accuracy in percent and NLL of whatever has them over some seeds, as text."""
+    if row.diverged:
+        return [f"{row.diverged} of {row.seeds} diverged", "–"]
+    percent = tuple(100 * value for value in row.accuracy)
+    return [number(percent, 1, row.seeds), number(row.nll, 3, row.seeds)]
+
+
+def number(spread, digits, seeds):
+    """A mean with its deviation, which one seed has none of."""
+    mean, deviation = (f"{value:.{digits}f}" for value in spread)
+    return f"{mean} ({deviation})" if seeds > 1 else mean
+
+
+def caption(seeds):
+    """What the numbers of a table are."""
+    over = "mean (standard deviation) over seeds" if seeds > 1 else "one seed"
+    return f"test set: {over}, last three rounds"
 
 
 def heads(target):
@@ -76,10 +90,12 @@ def markdown(rows, target):
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def curves(runs, title, path):
+def curves(runs, name, path):
     """Accuracy and NLL over rounds, mean and spread over seeds, as a PNG."""
+    seeds = len({run.seed for run in runs})
+    title = f"{name}: mean and spread over {seeds} seeds" if seeds > 1 else f"{name}: one seed"
     lines = []
-    for name in dict.fromkeys(run.algorithm for run in runs):
-        mine = [run for run in runs if run.algorithm == name]
-        lines.append(Line(name, [run.accuracy for run in mine], [run.nll for run in mine]))
+    for algorithm in dict.fromkeys(run.algorithm for run in runs):
+        mine = [run for run in runs if run.algorithm == algorithm]
+        lines.append(Line(algorithm, [run.accuracy for run in mine], [run.nll for run in mine]))
     accuracy_and_nll(lines, title, path)

@@ -97,11 +97,23 @@ def read(path=None, algorithms=(), overrides=()):
         raise ConfigError(f"{path}: {error}") from error
 
 
+def is_file(word):
+    """Whether a word of the command line is a settings file; one that is neither that nor an algorithm is refused."""
+    if word.rstrip("/").endswith(".toml"):
+        return True
+    if word in ALGORITHMS or not Path(word).exists():
+        return False
+    what = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
+    raise ConfigError(f"{word}: {what}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
+
+
 def read_table(path):
-    """The name and the contents of a TOML file."""
+    """The name and the contents of a TOML file, which some editors begin with a byte-order mark."""
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; expected a TOML file")
     try:
-        return path.stem, tomllib.loads(path.read_text())
+        return path.stem, tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-study_app = typer.Typer(help="A study across real sites, each with its own file.", no_args_is_help=True)
+from .help import Commands
+from .stopping import raise_on_interrupt
+
+study_app = typer.Typer(cls=Commands, help="A study across real sites, each with its own file.", no_args_is_help=True)
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
@@ -31,8 +34,10 @@ def new(
     from .errors import ConfigError
     from .study import example, scaffold
     from .study.draft import draft
+    from .study.sections import check_address
     from .study.template import render
 
+    check_address("--address", address)
     names = [name.strip() for name in members.split(",") if name.strip()]
     title = folder.resolve().name
     if columns_from is not None:
@@ -42,6 +47,7 @@ def new(
         raise ConfigError("--target goes with --columns-from; else name the target in study.toml")
     else:
         text = example.study_text(names, name=title, address=address)
+    raise_on_interrupt()
     study = scaffold.new(folder, text)
     typer.echo(_after_new(study, folder, columns_from))
 

@@ -5,6 +5,7 @@ import io
 from itertools import groupby
 from math import inf
 
+from ..sweeps.winners import setting_text
 from .rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
 from .tables import KINDS, nearest
 
@@ -156,12 +157,6 @@ def winning_settings(entries):
                 shown += f" ({runs[0].batch} at once)" if runs[0].batch > 1 else ""
                 body.append([row.title, _name(algorithm, runs), on, setting, of, len(runs), shown, minutes])
     return body
-
-
-def setting_text(setting):
-    return ", ".join(
-        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in setting.items()
-    )
 
 
 def as_csv(entries, number):

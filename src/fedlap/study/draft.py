@@ -21,7 +21,10 @@ def draft(path, target=None) -> tuple[tuple[Column, ...], Target, tuple[str, ...
     rows = [cells for _, cells in sheet.rows]
     problems.stop()
     header = sheet.header
-    if len(header) < 2 or not all(header) or len(set(header)) < len(header):
+    for place, name in enumerate(header, start=1):
+        if not name:
+            raise DataError(f"{path.name}, row 1: column {place} of the header has no name; expected one")
+    if len(header) < 2 or len(set(header)) < len(header):
         raise DataError(f"{path.name}, row 1: {header}; expected at least two columns, with different names")
     target = header[-1] if target is None else target
     if target not in header:

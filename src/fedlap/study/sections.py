@@ -8,6 +8,7 @@ from .columns import check_name
 
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEFAULT_ADDRESS = "127.0.0.1:9443"
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,19 @@ def parse_general(table) -> General:
     return general
 
 
+def check_address(name, address):
+    """A host and a port; `name` is where the address stands."""
+    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not (host and colon and port.isascii() and port.isdigit()):
+        raise ConfigError(f'{name} is {address!r}; expected "host:port", such as "{DEFAULT_ADDRESS}"')
+    if not 0 < int(port) <= LAST_PORT:
+        raise ConfigError(f"{name} is {address!r}; expected a port from 1 to {LAST_PORT}, such as {DEFAULT_ADDRESS!r}")
+
+
 def parse_network(table, count) -> Network:
     """`count` is the number of members, which a quorum cannot exceed."""
     network = _section(Network, table, "network")
-    host, colon, port = network.address.rpartition(":") if isinstance(network.address, str) else ("", "", "")
-    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f'network.address is {network.address!r}; expected "host:port", such as "{DEFAULT_ADDRESS}"')
+    check_address("network.address", network.address)
     _whole("network.quorum", network.quorum, 0)
     if network.quorum > count:
         raise ConfigError(f"network.quorum is {network.quorum}; the study has {count} members")

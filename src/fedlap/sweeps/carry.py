@@ -86,6 +86,8 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
                     step.checkpoint.unlink(missing_ok=True)
                     results.update({result.cell: result for result in step.results})
                 yield step
+        for left in folder.glob("*.part"):  # of a process that was ended while it wrote
+            left.unlink()
     if folder.exists() and not any(folder.iterdir()):
         folder.rmdir()
 

@@ -3,10 +3,13 @@
 import time
 from typing import NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from .. import screen
+from . import winners
 from .carry import Advanced, Finished, Planned
 
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
@@ -100,14 +103,7 @@ class Display:
 
     def __init__(self, sweep, path):
         self.sweep, self.path, self.console = sweep, path, Console()
-        self.progress = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-            TimeElapsedColumn(),
-            console=self.console,
-        )
+        self.progress = screen.bars(self.console, 22)
         self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
         self.logged = -LOG_SECONDS
 
@@ -117,8 +113,8 @@ class Display:
         self.live.__enter__()
         return self
 
-    def __exit__(self, kind, *rest):
-        self.live.__exit__(kind, *rest)
+    def __exit__(self, *error):
+        self.live.__exit__(*error)
         if not self.progress.tasks:
             return  # nothing had begun, and the error says why
         if not self.console.is_terminal:
@@ -127,8 +123,20 @@ class Display:
         minutes = (time.monotonic() - self.began) / 60
         lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
         self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
-        if kind is KeyboardInterrupt:
-            self.console.print("Interrupted; the same command goes on where this stopped.")
+
+    def table(self, results):
+        """The winners, once all has run."""
+        found = winners.winners(self.sweep, results)
+        if not found:
+            return
+        title = winners.words(self.sweep, found)
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for head in winners.HEADS:
+            is_words = head in ("algorithm", "setting")
+            table.add_column(head, no_wrap=head != "setting", justify="left" if is_words else "right")
+        for winner in found:
+            table.add_row(*winners.cells(winner))
+        screen.show(self.console, table)
 
     def show(self, event):
         if isinstance(event, Planned):

@@ -2,18 +2,54 @@
 
 import multiprocessing
 import os
+import signal
 import threading
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.managers import SyncManager
-from queue import Empty
+import traceback
+from collections import deque
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from typing import NamedTuple
 
 import jax
 
 from ..errors import FedlapError
 from ..processors import cores, stay_on
+from ..stopping import uninterrupted
 
-LOOK_SECONDS = 0.5  # between two looks at what the processes are doing
+NEWS, DONE, FAILED = "news", "done", "failed"
+ENDED = (
+    "a process was ended from outside, perhaps because memory ran out; what has finished is kept, "
+    "and the same command goes on with the rest: try fewer processes, --jobs 1"
+)
+
+
+class Worker(NamedTuple):
+    """A process, and the pipe through which it gets items and tells what comes of them."""
+
+    process: multiprocessing.Process
+    pipe: multiprocessing.connection.Connection
+
+    def fileno(self):
+        return self.pipe.fileno()
+
+    def give(self, item):
+        try:
+            self.pipe.send(item)
+        except OSError as error:
+            raise FedlapError(ENDED) from error
+
+    def hear(self):
+        """What it says next, and of which kind that is."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            return FAILED, FedlapError(ENDED)
+
+    def end(self):
+        self.process.kill()  # whatever it was doing: what it has written down is whole
+        self.process.join()
+        self.pipe.close()
 
 
 def on_processes(workers, work, items):
@@ -21,33 +57,31 @@ def on_processes(workers, work, items):
 
     Each of that many workers has its share of the cores, even if there are too few items to begin them all.
     """
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_end_with_parent)
-    with manager:
-        free, news = manager.Queue(), manager.Queue()
-        for share in _deal(cores(), workers):
-            free.put(share)
-        begin = (free, jax.config.jax_enable_x64)  # a new process would go by the environment, not by what is in force
-        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=begin) as pool:
-            waiting = {pool.submit(_work, work, item, news) for item in items}
-            try:
-                while waiting:
-                    done, waiting = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                    yield from _drain(news)
-                    # One that failed comes last: what finished beside it is kept.
-                    for future in sorted(done, key=lambda future: future.exception() is not None):
-                        yield future.result()
-            except BaseException as error:
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
-                pool.shutdown(wait=False, cancel_futures=True)
-                if isinstance(error, BrokenProcessPool):
-                    raise FedlapError(
-                        "a process was ended from outside, perhaps because memory ran out; what has finished is kept, "
-                        "and the same command goes on with the rest: try fewer processes, --jobs 1"
-                    ) from error
-                raise
+    left, busy = deque(items), []
+    resource_tracker.ensure_running()  # it would change which signals are blocked, were it begun with the first worker
+    try:
+        for share in _deal(cores(), workers)[: len(left)]:
+            busy.append(_begin(work, share))
+        for worker in busy:
+            worker.give(left.popleft())
+        while busy:
+            failure = None
+            for worker in wait(busy):
+                kind, what = worker.hear()
+                if kind == FAILED:  # it comes last: what finished beside it is kept
+                    failure = failure or what
+                    continue
+                if kind == DONE and left:
+                    worker.give(left.popleft())
+                elif kind == DONE:
+                    busy.remove(worker)
+                    worker.end()
+                yield what
+            if failure:
+                raise failure
+    finally:
+        for worker in busy:
+            worker.end()
 
 
 def _deal(cores, workers):
@@ -59,24 +93,43 @@ def _deal(cores, workers):
     return [cores[i * each % len(cores) :][:each] for i in range(workers)]
 
 
-def _begin(free, precise):
+def _begin(work, share):
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    precise = jax.config.jax_enable_x64  # a new process would go by the environment, not by what is in force
+    process = context.Process(target=_serve, args=(its, work, share, precise), daemon=True)
+    with uninterrupted(), _interrupts_blocked():
+        process.start()
+    its.close()
+    return Worker(process, ours)
+
+
+@contextmanager
+def _interrupts_blocked():
+    """A process that is begun here never sees Ctrl-C, not even while it imports: its parent ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe, work, share, precise):
+    """The life of a worker: items come until it is ended."""
     _end_with_parent()
     jax.config.update("jax_enable_x64", precise)
-    stay_on(free.get())
+    stay_on(share)
+    while True:
+        item = pipe.recv()
+        try:
+            said = DONE, work(item, lambda news: pipe.send((NEWS, news)))
+        except (FedlapError, OSError) as error:
+            said = FAILED, error
+        except Exception:  # of some library: not every exception can be sent, but its words can
+            said = FAILED, RuntimeError(f"in a process of the sweep:\n{traceback.format_exc()}")
+        pipe.send(said)
 
 
 def _end_with_parent():
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _work(work, item, news):
-    return work(item, news.put)
-
-
-def _drain(queue):
-    while True:
-        try:
-            yield queue.get_nowait()
-        except Empty:
-            return

@@ -157,7 +157,7 @@ def writer(path):
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = open(path, "a+b")
+        opened = open(path, "a+b", buffering=0)  # a buffer would be written once more when the file is closed
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); expected a file of results") from error
     with opened as file:
@@ -169,9 +169,14 @@ def writer(path):
         _end_last_line(file)
 
         def append(results):
-            file.write("".join(result.line() for result in results).encode())
-            file.flush()
-            os.fsync(file.fileno())
+            left = "".join(result.line() for result in results).encode()
+            try:
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError as error:
+                error.filename = str(path)
+                raise
 
         yield results, append
 

@@ -1,0 +1,13 @@
+"""How the command line explains itself: plainly, since typer's boxes take as long to import as all the rest."""
+
+import typer
+
+typer.core.HAS_RICH = False  # typer asks this wherever it writes of an argument
+
+
+class Commands(typer.core.TyperGroup):
+    """Commands, each listed with its whole first sentence, over as many lines as that takes."""
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=1000)) for name, each in self.commands.items()])
