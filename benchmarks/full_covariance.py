@@ -29,7 +29,7 @@ heads = ("problems", "failed", "no number", "median error", "rounds: median", "m
 print(f"{'kind':18} " + " ".join(f"{head:>14}" for head in heads))
 for kind in pooling.KINDS:
     problems = pooling.problems(kind, arguments.federations)
-    found = [pooling.Errors.of(problem, pooling.federated(problem, arguments.rounds)) for problem in problems]
+    found = [pooling.Errors.of(problem, pooling.federated(problem, arguments.rounds)[1]) for problem in problems]
     curves = [getattr(each, goal) for each in found]
     rounds = [pooling.settled(curve, tolerance) for curve in curves]
     good = [each for each in rounds if each is not None]

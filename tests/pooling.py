@@ -11,6 +11,7 @@ import numpy as np
 
 import fedlap
 from fedlap.data import Federation
+from fedlap.simulation import histories
 
 KINDS = ("benign", "ill-conditioned", "separable", "tiny sites", "one-class sites")
 DELTAS = (1e-8, 1e-5, 1e-2, 10.0)
@@ -105,7 +106,7 @@ def _eliminate(matrix, right):
 
 
 def federated(problem, rounds):
-    """Weights [rounds, 2, columns] by FedLap-Cov with full covariances, ρ = 1 and Newton's method."""
+    """The history, and weights [rounds, 2, columns], by FedLap-Cov with full covariances, ρ = 1 and Newton's method."""
     run = fedlap.Simulation.of(
         fedlap.FedLapCov(delta=problem.delta, covariance="full", rho=1.0),
         problem.federation,
@@ -113,13 +114,12 @@ def federated(problem, rounds):
         solver=fedlap.newton(),
         engine="vectorised",
     )
-    state, weights = run.init(), []
-    for _ in range(rounds):
-        state = run.step(state)
-        layer = state.server.w.tree[1]
+    weights = []
+    for history in histories(run, rounds):
+        layer = history.state.server.w.tree[1]
         columns = [layer["bias"][..., None], layer["weight"]] if problem.bias else [layer["weight"]]
         weights.append(np.concatenate([np.float64(column) for column in columns], axis=-1))
-    return np.stack(weights)
+    return history, np.stack(weights)
 
 
 @dataclass(frozen=True)

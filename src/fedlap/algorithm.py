@@ -55,6 +55,14 @@ class Gaussian(NamedTuple):
     S: Any
 
 
+class DampedGaussian(NamedTuple):
+    """N(w, S⁻¹), and the precision that S will have when damped sites have reached what they move to."""
+
+    w: Vector
+    S: Any
+    ahead: Any  # the server's own
+
+
 class Laplace(NamedTuple):
     """A client's minimum w and the curvature H of its loss there."""
 
@@ -67,6 +75,14 @@ class Site(NamedTuple):
 
     v: Vector
     V: Any
+
+
+class DampedSite(NamedTuple):
+    """The same, moved by ρ a round from nothing: by now it has reached the part 1 − Π(1 − ρ) of what it moves to."""
+
+    v: Vector
+    V: Any
+    reached: Any
 
 
 class Client(NamedTuple):
@@ -93,6 +109,7 @@ class Server(NamedTuple):
 
     count: int  # K
     participation: Any  # the fraction of clients drawn in this round
+    zero: Any
     zeros: Vector
     identity: Callable[[str], Any]  # I, "diagonal" or "full"
     unlabelled: SoftLabels  # the soft labels of a client that has not spoken
@@ -135,8 +152,12 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
         """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
 
     def precision(self, g: G) -> Any:
-        """How sure the model is: the precision of q_g at w_g, None where a method has none."""
+        """How sure the method is by now: the precision of q_g at w_g, None where a method has none."""
         return getattr(g, "S", None)
+
+    def precision_ahead(self, g: G) -> Any:
+        """How sure the model is: the precision without the lag of damping, where there is one."""
+        return getattr(g, "ahead", self.precision(g))
 
 
 algorithm = hyperparameters

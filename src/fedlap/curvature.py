@@ -144,7 +144,7 @@ def _sum(term, start, chunk, rows, weights, count, key):
     chunk = min(max(chunk(), 1), len(rows))
     missing = -len(rows) % chunk
     weights = jnp.where(jnp.arange(len(rows)) < count, weights, 0)
-    rows, weights = jnp.pad(rows, (0, missing)), jnp.pad(weights, (0, missing))
+    rows, weights = jnp.pad(rows, (0, missing), mode="edge"), jnp.pad(weights, (0, missing))
 
     def add(step, total):
         mine = [lax.dynamic_slice_in_dim(each, step * chunk, chunk) for each in (rows, weights)]

@@ -4,6 +4,8 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
 """
 
+import jax.numpy as jnp
+
 from .errors import ConfigError, unknown
 from .hyperparameters import check_value
 from .vector import pytree, static
@@ -53,6 +55,11 @@ by_share = ByShare()
 def damping(rho, k):
     """The value of ρ for client k."""
     return rho(k) if callable(rho) else rho
+
+
+def ahead(V, reached):
+    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that has not spoken has reached and adds nothing."""
+    return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
 
 
 RULES = {"evenly": evenly, "by_share": by_share}

@@ -24,7 +24,8 @@ class Fit:
     features: tuple | None  # the names of its columns, where they have some
     dtype: np.dtype
     w: Vector
-    S: Any  # the precision, or its numbers; None where the algorithm has none
+    S: Any  # the algorithm's precision, or its numbers; None where it has none
+    precision: Any  # the same without the lag of damping
 
     @classmethod
     def of(cls, simulation, state):
@@ -38,6 +39,7 @@ class Fit:
             dtype=pool.dtype,
             w=state.server.w,
             S=simulation.algorithm.precision(state.server),
+            precision=simulation.algorithm.precision_ahead(state.server),
         )
 
     def inputs(self, inputs):

@@ -13,7 +13,10 @@ from .likelihood import categorical
 
 
 class Final(NamedTuple):
-    """The answer: the flat mean, and the precision ([P] or [P, P]) where the algorithm has one.
+    """The answer: the flat mean, and the precision S_g ([P] or [P, P]) where the algorithm has one.
+
+    S_g is what the algorithm itself goes by. With damping ρ < 1 it is too small in the first rounds, see
+    `History.precision`.
 
     Flat numbers are in the order of `jax.flatten_util.ravel_pytree` of the model's tree: layer after layer and, within
     a layer, by name. With `logistic(bias=True)` that is the biases, one a class, and then the rows of the [classes,
@@ -56,6 +59,16 @@ class History:
     @property
     def final(self) -> Final:
         return Final(np.asarray(self.fit.w), None if self.fit.S is None else np.asarray(self.fit.S))
+
+    @property
+    def precision(self) -> np.ndarray | None:
+        """How sure the model is: `final.S` without the lag of damping; None where the algorithm has no precision.
+
+        After R rounds S_g holds the part 1 − (1 − ρ)^R of what the clients know: with ten clients and ρ = 1/K a quarter
+        after three rounds. Here each client's part is divided by that: δI + Σ_k V_k / (1 − Π(1 − ρ)). Use this one for
+        standard errors and intervals. A client that was never drawn adds nothing, as nothing is known of its data.
+        """
+        return None if self.fit.precision is None else np.asarray(self.fit.precision)
 
     @property
     def weights(self) -> dict[str, np.ndarray]:

@@ -160,7 +160,7 @@ def save(study, terms, outcome, folder):
         "run": outcome.header["run"],
         "weights_sha256": digest(pack(outcome.server.w)),
     }
-    precision = terms.algorithm.precision(outcome.server)
+    precision = terms.algorithm.precision_ahead(outcome.server)
     fitted.save(folder, study, pooled, outcome.server.w, precision, card)
     atomic.write(folder / "history.json", json.dumps(history, indent=2) + "\n")
     return folder

@@ -82,20 +82,32 @@ class Minimiser:
 
 
 def client(task, count, pool, shard, moment, solver, state, batches):
-    """Client k for one round, and the minimiser that will hold its solver's state."""
-    memory = Memory(pool.memory, shard.mine)
+    """Client k for one round, and the minimiser that will hold its solver's state.
+
+    Where padding reads a row, it is one of the client's own: zero times another's infinity would not be zero.
+    """
+    real = jnp.arange(len(shard.rows)) < shard.n
+    own = jnp.where(real, shard.rows, shard.rows[0])
+    mine = jnp.where(shard.weights > 0, shard.mine, shard.mine[:1])
+    memory = Memory(pool.memory, mine)
     key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
 
     def minibatch(rows, step):
         step_key = jax.random.fold_in(key, step)
         dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
         return whole._replace(
-            loss=_loss(task, pool, rows, rows >= 0, shard.n, lambda w, x: task.model.train(w.tree, x, dropout)),
+            loss=_loss(
+                task,
+                pool,
+                jnp.where(rows >= 0, rows, own[0]),
+                rows >= 0,
+                shard.n,
+                lambda w, x: task.model.train(w.tree, x, dropout),
+            ),
             distil=_sampled_distil(task, pool.memory, pool.points, step_key),
             noise=_noise(noise),
         )
 
-    real = jnp.arange(len(shard.rows)) < shard.n
     weights = real.astype(shard.share.dtype)
     minimiser = Minimiser(solver, state, minibatch, batches)
     whole = Client(
@@ -104,14 +116,14 @@ def client(task, count, pool, shard, moment, solver, state, batches):
         count=count,
         round=moment.round,
         start=moment.start,
-        loss=_loss(task, pool, shard.rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
+        loss=_loss(task, pool, own, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
         hessian=lambda w, structure: _curvature(
-            task, task.curvature, w, structure, pool.inputs, pool.labels, shard.rows, weights, real.sum(), key
+            task, task.curvature, w, structure, pool.inputs, pool.labels, own, weights, real.sum(), key
         ),
         memory_hessian=lambda w, structure: _memory_curvature(
-            task, w, structure, pool.memory, shard.mine, shard.weights, key
+            task, w, structure, pool.memory, mine, shard.weights, key
         ),
-        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[shard.mine])),
+        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[mine])),
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
         distil=_distil(task, pool.memory),
@@ -137,8 +149,9 @@ def server(task, count, pool, shards, zeros, classes, drawn, solver):
     return Server(
         count=count,
         participation=drawn.mean(),
+        zero=jnp.zeros((), dtype),
         zeros=zeros,
-        identity=lambda structure: identity(structure, zeros),
+        identity=lambda structure: identity(structure, zeros, count),
         unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, classes), dtype)),
         average=average,
         gather=memory.place,

@@ -135,10 +135,19 @@ def _number(other):
     return other.scale if isinstance(other, Isotropic) else other
 
 
-def identity(structure, like):
-    """I in the named structure, for weights shaped as `like`."""
+LARGEST = 4e9  # bytes of full matrices
+
+
+def identity(structure, like, clients=1):
+    """I in the named structure, for weights shaped as `like`; an error if that of each client would be too large."""
     if structure == "diagonal":
         return Diagonal(like.map(jnp.ones_like))
     if structure == "full":
+        needed = clients * like.size**2 * like.flat.dtype.itemsize
+        if needed > LARGEST:
+            raise ConfigError(
+                f'covariance="full" of {like.size:,} weights is a matrix for each of {clients} clients, '
+                f'{needed / 1e9:,.1f} GB in all, and may have {LARGEST / 1e9:g} GB; use covariance="diagonal"'
+            )
         return Full(jnp.eye(like.size, dtype=like.flat.dtype))
     raise ConfigError(f'covariance is "{structure}"; expected "diagonal" or "full"')

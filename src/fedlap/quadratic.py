@@ -25,10 +25,11 @@ class Quadratic:
 
     def __add__(self, other):
         centre = other.c if _absent(self.c) else self.c
-        return Quadratic(self.A + other.A, centre, self._slope_at(centre) + other._slope_at(centre))
+        curvature = other.A if self.A is FLAT else self.A if other.A is FLAT else self.A + other.A
+        return Quadratic(curvature, centre, self._slope_at(centre) + other._slope_at(centre))
 
     def __mul__(self, number):
-        return Quadratic(number * self.A, self.c, number * self.r)
+        return Quadratic(FLAT if self.A is FLAT else number * self.A, self.c, number * self.r)
 
     def __truediv__(self, number):
         return self * (1 / number)
@@ -49,14 +50,21 @@ class Quadratic:
 
 
 def fold(q):
-    """The same function with as few vectors as it can be had: an isotropic one needs its minimiser only."""
-    if isinstance(q.A, Isotropic) and not _absent(q.r):
+    """The same function with as few vectors as it can be had: an isotropic one needs its minimiser only.
+
+    One without curvature has none, and stays as it is.
+    """
+    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _absent(q.r):
         return Quadratic(q.A, q.c - q.r / q.A.scale, 0.0)
     return q
 
 
 def _absent(part):
     return isinstance(part, float)
+
+
+def _is_zero(number):
+    return isinstance(number, float) and number == 0
 
 
 # The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
@@ -73,11 +81,12 @@ def _value_jvp(primals, tangents):
 
 
 IDENTITY = Isotropic(1.0)
+FLAT = Isotropic(0.0)  # no curvature: known by itself, because inside a compiled program no number is known to be zero
 
 
 def linear(v):
     """w ↦ vᵀw."""
-    return Quadratic(Isotropic(0.0), 0.0, v)
+    return Quadratic(FLAT, 0.0, v)
 
 
 def square(S=IDENTITY, *, around=0.0):

@@ -23,6 +23,7 @@ from .vector import Vector
 
 FORMAT = 1
 WORDS, ARRAYS = "history.json", "arrays.npz"
+PRECISIONS = ("S", "precision")
 
 
 def save(folder, fit, accuracy, nll, seconds, watched):
@@ -31,8 +32,7 @@ def save(folder, fit, accuracy, nll, seconds, watched):
     for place, metrics in enumerate(watched.values()):
         arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
     arrays |= {f"weights.{name}": np.asarray(array) for name, array in fit.w.named.items()}
-    if fit.S is not None:
-        arrays["S"] = np.asarray(fit.S)
+    arrays |= {name: np.asarray(found) for name in PRECISIONS if (found := getattr(fit, name)) is not None}
     content = io.BytesIO()
     np.savez(content, **arrays)
     words = {
@@ -88,7 +88,7 @@ def _fit(folder, words, arrays, model, likelihood):
         raise DataError(f"{folder / ARRAYS}: its weights are {found}; expected those of the model, {wanted}")
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]))
     task = Task(model, likelihood, GaussNewton())
-    return Fit(words["method"], task, classes, shape, features, dtype, w, arrays.get("S"))
+    return Fit(words["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
 
 
 def _words(path):

@@ -18,15 +18,15 @@ class Silent(NamedTuple):
     """What a symmetric matrix says nothing of."""
 
     null: jax.Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
-    least: jax.Array  # the least of the pivots, of a unit diagonal: below zero for a matrix that is not positive
+    pivots: jax.Array  # [P] what the matrix has left for each of them, of a unit diagonal
 
 
 def solve(V, delta, v, near):
     """w = (V + δI)⁻¹ v, where V and v carry the rounding errors of sums over data, and δ ≥ 0 may be tiny beside V.
 
     It is found as a step from a point near it. Where V is silent only the prior speaks: w is v/δ, or zero where v says
-    no more than rounding does. Where δ, too, is less than rounding, w stays as it is. No number if V + δI is not
-    positive.
+    no more than rounding does. Where V may say more than δ does, but no more than rounding, w stays as it is. No
+    number if V + δI is not positive.
     """
     scale = unit(jnp.diagonal(V) + delta)
     M = scale[:, None] * V * scale + jnp.diag(delta * scale**2)
@@ -47,7 +47,7 @@ def _step_where_heard(V, delta, v, near, scale, M):
 
     In units of the matrix, x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
     """
-    B, least = silent(V)
+    B, pivots = silent(V)
     C = scale[:, None] * B
     lengths = jnp.linalg.norm(C, axis=0)
     lengths = jnp.where(lengths > 0, lengths, 1)
@@ -60,18 +60,20 @@ def _step_where_heard(V, delta, v, near, scale, M):
         return scale * (vectors @ ((vectors.T @ right) / jnp.maximum(values, rounding(V))))
 
     prior = delta * (C**2).T @ scale**2
-    to_zero = -prior / (prior + rounding(V)) * (B.T @ near)
+    doubtful = jnp.where(jnp.abs(pivots) > 20 * jnp.finfo(V.dtype).eps, rounding(V), 0)
+    to_zero = -jnp.where(prior + doubtful > 0, prior / (prior + doubtful), 0) * (B.T @ near)
     terms = jnp.abs(v) + jnp.abs(V) @ (jnp.abs(near) + jnp.abs(given(to_zero)))
     heard = (jnp.abs(B.T @ v) > jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ terms)) & (delta > 0)
     step = given(jnp.where(heard, B.T @ missing / jnp.where(delta > 0, delta, 1), to_zero))
-    return jnp.where(least < -rounding(V), jnp.nan, step)
+    return jnp.where(pivots.min() < -rounding(V), jnp.nan, step)
 
 
 def silent(matrix):
-    """The directions that a matrix says nothing of, by sweeps: largest pivots first, until none but rounding is left.
+    """The directions that a matrix says nothing of, by sweeps: of large pivots, until none but rounding is left.
 
     Each of the columns that are left over is then, to rounding, a sum of some others, and of as few as there are:
-    directions of columns in different units stay apart, as those of an orthogonal basis would not.
+    directions of columns in different units stay apart, as those of an orthogonal basis would not. Columns in small
+    units, whose numbers are large, are swept first, so that those left over are made of them, and not the reverse.
     """
     size = len(matrix)
     scale = unit(jnp.diagonal(matrix))
@@ -86,7 +88,8 @@ def silent(matrix):
 
     def sweep(carry):
         swept, table = carry
-        j = pivots(swept, table).argmax()
+        found = pivots(swept, table)
+        j = jnp.where(found >= found.max() / 10, jnp.diagonal(matrix), -jnp.inf).argmax()
         pivot, column, row = table[j, j], table[:, j], table[j]
         table = table - jnp.outer(column, row) / pivot
         table = table.at[:, j].set(-column / pivot).at[j].set(row / pivot).at[j, j].set(1 / pivot)
@@ -96,7 +99,7 @@ def silent(matrix):
     # Smaller parts of a sum than this are errors of the sweeps, which other units would blow up.
     parts = jnp.where(jnp.abs(table) > jnp.sqrt(jnp.finfo(matrix.dtype).eps), table, 0)
     null = jnp.where(swept, 0, jnp.where(swept[:, None], -parts, jnp.eye(size, dtype=matrix.dtype)))
-    return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)).min())
+    return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)))
 
 
 def unit(diagonal):

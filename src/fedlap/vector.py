@@ -82,6 +82,10 @@ class Linear:
     def sum(self, axis):
         return jax.tree.map(lambda leaf: leaf.sum(axis), self)
 
+    def combine(self, weights):
+        """Σ_k weights_k · self_k, of things stacked on the first axis."""
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), self)
+
     def mean(self, axis):
         return jax.tree.map(lambda leaf: leaf.mean(axis), self)
 

@@ -1,17 +1,20 @@
 """FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
 
-from ..algorithm import Algorithm, Gaussian, Laplace, Site, algorithm
-from ..damping import damping, evenly
+from ..algorithm import Algorithm, DampedGaussian, DampedSite, Laplace, algorithm
+from ..damping import ahead, damping, evenly
 from ..hyperparameters import hyper
 from ..quadratic import fold, linear, square
 
 
 @algorithm
-class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
+class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k = H_k(w_k) − V_k + S_g
     v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← (1 − ρ) V_k + ρ H_k
     w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
+
+    ρ = 1/K (evenly) or N_k/N (by_share): safe. ρ = 1: only with covariance="full" and a convex loss.
+    S_g has by now the part 1 − (1 − ρ)^R of all H_k; history.precision has all of it.
     """
 
     delta: float = hyper("positive")
@@ -20,7 +23,11 @@ class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
-        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+        prior = self.delta + nothing
+        return DampedGaussian(s.zeros, prior, prior), DampedSite(s.zeros, nothing, s.zero)
+
+    def broadcast(self, g):
+        return g._replace(ahead=None)
 
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
@@ -30,11 +37,12 @@ class FedLapCov(Algorithm[Gaussian, Site, Laplace, Site]):
     def site_update(self, g, t, q, k):
         # Without S_k itself: where S_g is large, S_k − S_g would lose V_k to rounding, and with it its sign.
         rho = damping(self.rho, k)
-        return Site(t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w)), (1 - rho) * t.V + rho * q.H)
+        v = t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w))
+        return DampedSite(v, (1 - rho) * t.V + rho * q.H, (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t
 
     def server_update(self, g, c, s):
         S = self.delta + c.V.sum(0)
-        return Gaussian(S.solve(c.v.sum(0), near=g.w), S)
+        return DampedGaussian(S.solve(c.v.sum(0), near=g.w), S, self.delta + ahead(c.V, c.reached))

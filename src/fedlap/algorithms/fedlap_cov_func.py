@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from ..algorithm import Algorithm, Laplace, algorithm
-from ..damping import damping, evenly
+from ..damping import ahead, damping, evenly
 from ..hyperparameters import hyper
 from ..memory import SoftLabels
 from ..quadratic import fold, linear, square
@@ -18,6 +18,7 @@ class LabelledGaussian(NamedTuple):
     m: Vector
     mass: Any
     precision: Any  # with them
+    ahead: Any  # with them, and without the lag of damping
 
 
 class LabelledSite(NamedTuple):
@@ -26,6 +27,7 @@ class LabelledSite(NamedTuple):
     v: Vector
     V: Any
     y: SoftLabels
+    reached: Any  # 1 − Π(1 − ρ)
 
 
 @algorithm
@@ -48,11 +50,11 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         prior = self.delta + nothing
-        g = LabelledGaussian(s.zeros, prior, s.zeros, s.gather(s.unlabelled).mass, prior)
-        return g, LabelledSite(s.zeros, nothing, s.unlabelled)
+        g = LabelledGaussian(s.zeros, prior, s.zeros, s.gather(s.unlabelled).mass, prior, prior)
+        return g, LabelledSite(s.zeros, nothing, s.unlabelled, s.zero)
 
     def broadcast(self, g):
-        return g._replace(m=None, precision=None)
+        return g._replace(m=None, precision=None, ahead=None)
 
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
@@ -64,7 +66,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
     def site_update(self, g, t, q, k):
         rho = damping(self.rho, k)
         v = t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w))  # without S_k, as in FedLap-Cov
-        return LabelledSite(v, (1 - rho) * t.V + rho * q.H, k.soften(q.w))
+        return LabelledSite(v, (1 - rho) * t.V + rho * q.H, k.soften(q.w), (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t
@@ -74,7 +76,8 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
         m = S.solve(v, near=g.m)
         posterior = square(S, around=m) / 2
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
-        return LabelledGaussian(w, S, m, y.mass, S + self.tau * s.memory_hessian(w, y.mass, self.covariance))
+        memory = self.tau * s.memory_hessian(w, y.mass, self.covariance)
+        return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + ahead(c.V, c.reached) + memory)
 
     def precision(self, g):
         return g.precision

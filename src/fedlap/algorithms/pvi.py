@@ -1,13 +1,13 @@
 """Partitioned variational inference (Ashman et al., 2022), eqs. (5) and (6), with diagonal Gaussians."""
 
-from ..algorithm import Algorithm, Gaussian, Site, algorithm
-from ..damping import damping, evenly
+from ..algorithm import Algorithm, DampedGaussian, DampedSite, Gaussian, algorithm
+from ..damping import ahead, damping, evenly
 from ..gaussian import LogGaussian, expected_log_site, kl
 from ..hyperparameters import hyper
 
 
 @algorithm
-class PVI(Algorithm[Gaussian, Site, Gaussian, Site]):
+class PVI(Algorithm[DampedGaussian, DampedSite, Gaussian, DampedSite]):
     """
     q_k     ← argmin_q  E_q[ℓ_k(w)] + E_q[log t_k] + KL(q ‖ q_g)
     log t_k ← log t_k + ρ (log q_k − log q_g)
@@ -20,7 +20,11 @@ class PVI(Algorithm[Gaussian, Site, Gaussian, Site]):
 
     def init(self, s, start):
         nothing = 0.0 * s.identity("diagonal")
-        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+        prior = self.delta + nothing
+        return DampedGaussian(s.zeros, prior, prior), DampedSite(s.zeros, nothing, s.zero)
+
+    def broadcast(self, g):
+        return g._replace(ahead=None)
 
     def client_update(self, g, t, k):
         def objective(q, k):
@@ -32,11 +36,12 @@ class PVI(Algorithm[Gaussian, Site, Gaussian, Site]):
 
     def site_update(self, g, t, q, k):
         rho = damping(self.rho, k)
-        return Site(t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S))
+        v, V = t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S)
+        return DampedSite(v, V, (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t
 
     def server_update(self, g, c, s):
         S = self.delta + c.V.sum(0)
-        return Gaussian(S.solve(c.v.sum(0)), S)
+        return DampedGaussian(S.solve(c.v.sum(0)), S, self.delta + ahead(c.V, c.reached))

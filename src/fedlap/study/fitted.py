@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError, FedlapError
 from ..evaluate import predict
 from ..likelihood import categorical
 from ..parties import Task
-from ..precision import Diagonal, Full
+from ..precision import Diagonal, Full, Shifted
 from ..vector import Vector
 from . import encoding
 from .contract import Study, resolve
@@ -65,6 +65,7 @@ def save(folder, study, pooled, weights, precision=None, card=None) -> Path:
     card, weights = dict(card or {}), weights.tree if isinstance(weights, Vector) else weights
     if taken := set(card) & set(OURS):
         raise ConfigError(f"the card has {sorted(taken)}, which the model writes itself")
+    precision = Full(precision.flat) if isinstance(precision, Shifted) else precision
     arrays = _named("weights", weights) | ({} if precision is None else _named("precision", precision))
     for name, array in arrays.items():
         if not np.isfinite(array).all():
