@@ -353,3 +353,17 @@ def test_rules_that_are_none_are_refused():
     with pytest.raises(fedlap.ConfigError, match="first, second and after"):
         parse_damping({"first": 0.1, "second": 0.2}, "rho")
     assert parse_damping(0.3, "rho") == 0.3 and format_damping(0.3) is None
+
+
+def test_a_quadratic_without_curvature_is_legal():
+    v, w = vector(0), vector(1)
+    for q in (linear(v), 3.0 * linear(v) / 3.0, linear(v) + 0.0 * square(around=w), jnp.asarray(2.0) * linear(v) / 2):
+        folded = fold(q)
+        same(folded(w) - folded(0 * w), v @ w)
+        same(jax.grad(folded)(w).flat, v.flat)
+
+
+def test_stacked_things_are_combined_by_weight():
+    weights = np.array([0.5, 0.0, 2.0])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(vector(seed) for seed in range(3)))
+    same(stacked.combine(weights).flat, 0.5 * vector(0).flat + 2.0 * vector(2).flat)

@@ -334,7 +334,7 @@ def test_one_seed_has_no_deviation(finished):
 def test_the_picture_says_over_how_many_seeds(monkeypatch):
     titles = []
     monkeypatch.setattr(report, "accuracy_and_nll", lambda lines, title, path: titles.append(title))
-    run = lambda seed: Run("fedavg", seed, np.array([0.5]), np.array([1.0]), np.array([0.1]))
+    run = lambda seed: Run("fedavg", seed, np.array([0.5]), np.array([1.0]), np.array([0.1]), False)
     report.curves([run(3)], "heart", None)
     report.curves([run(3), run(4)], "heart", None)
     assert titles == ["heart: one seed", "heart: mean and spread over 2 seeds"]

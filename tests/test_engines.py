@@ -229,3 +229,22 @@ def test_the_engine_is_chosen_by_the_size_of_the_model():
     assert set(ENGINES.values()) == {vectorised, sequential, loop}
     with pytest.raises(fedlap.ConfigError, match=r'engine is "gpu".*"auto"'):
         simulation("fedlap", engine="gpu")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["fedlap", "fedlap_cov"])  # memory points are shared, and so is what they overflow to
+def test_what_overflows_at_one_client_stays_there(name, engine):
+    """Padding reads no row of another client: zero times an infinity is not zero."""
+    huge, fine = np.full((7, 40), 1.7e308), np.random.default_rng(0).normal(size=(3, 40))
+    clients = [(huge, [0, 1] * 3 + [0]), (fine, [0, 1, 1]), (huge, [0, 1] * 3 + [1])]
+    federation = fedlap.Federation.from_arrays(clients=clients, test=(fine, [0, 1, 1]))
+    run = fedlap.Simulation.of(
+        ALGORITHMS[name](delta=1.0),
+        federation,
+        fedlap.mlp(hidden=(50,)),
+        solver=fedlap.adam(epochs=1, batch=2),
+        engine=engine,
+    )
+    site = run.step(run.init()).clients.site
+    finite = lambda k: all(np.isfinite(leaf[k]).all() for leaf in jax.tree.leaves(site))
+    assert not finite(0) and finite(1) and not finite(2)

@@ -10,7 +10,7 @@ from fedlap.experiment import Run
 def run(accuracy, nll=None, seed=0, algorithm="fedlap", seconds=0.5):
     accuracy = np.array(accuracy)
     nll = 1 - accuracy if nll is None else np.array(nll)
-    return Run(algorithm, seed, accuracy, nll, np.full(len(accuracy), seconds))
+    return Run(algorithm, seed, accuracy, nll, np.full(len(accuracy), seconds), not np.isfinite(nll).all())
 
 
 @pytest.mark.parametrize(

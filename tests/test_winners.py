@@ -38,7 +38,7 @@ def results(sweep, lost=()):
         scores = {"test": TEST[value] + more} | ({"validation": VALIDATION[value]} if cell.held_out else {})
         nll = [float("nan") if value in lost else 1.0] * 2
         curves = {name: Curve.of([score] * 2, nll) for name, score in scores.items()}
-        found.append(Result.of(cell, curves, 1.0))
+        found.append(Result.of(cell, curves, 1.0, classes=2))
     return found
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import fedlap
-from fedlap.algorithm import Laplace, Site, algorithm
+from fedlap.algorithm import Laplace, algorithm
 from fedlap.data import heart
 from fedlap.vector import Vector
 
@@ -48,7 +48,7 @@ class Mixed(fedlap.FedLapCov):
 
     def site_update(self, g, t, q, k):
         new, old = (fedlap.FedLapCov.site_update(self, g, t, Laplace(q.w, H), k) for H in (q.H, q.before))
-        return Site(new.v, old.V)
+        return new._replace(V=old.V)
 
 
 def pooled(data, delta):

@@ -39,10 +39,12 @@ def lost_since(nll, ignorance):
     swings = len(nll) > 2 and nll[-2] > max(hopeless, nll[-3]) and nll[-1] > ignorance
     if nll[-1] > hopeless or swings:
         return int((nll > hopeless).argmax()) + 1
-    # Or it goes round in circles: it knows something, loses it, and loses it again, or does not find all of it.
-    losses = np.flatnonzero((nll[1:] > FAR * ignorance) & (nll[:-1] <= ignorance)) + 1
-    if len(losses) and losses[-1] >= len(nll) / 2 and (len(losses) > 1 or nll[-1] > 2 * nll[losses[-1] - 1]):
-        return int(losses[0]) + 1
+    # Or it goes round in circles: it knows much, loses it, and loses it again, or does not find it in many rounds.
+    losses = np.flatnonzero((nll[1:] > FAR * ignorance) & (nll[:-1] <= ignorance / 2)) + 1
+    if len(losses) and losses[-1] >= len(nll) / 2:
+        unfound = len(nll) - losses[-1] > LASTING and nll[-1] > 2 * nll[losses[-1] - 1]
+        if len(losses) > 1 or unfound:
+            return int(losses[0]) + 1
     near = np.flatnonzero(nll <= FAR * ignorance)
     begins = int(near[-1]) + 1 if len(near) else 0
     since = nll[max(begins - 1, 0) :]  # with the last round that was not lost, if there is one

@@ -103,6 +103,9 @@ class Shifted(Linear):
     V: Full
     delta: object
 
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.flat, dtype)
+
     def __add__(self, other):
         if isinstance(other, Shifted):
             return Shifted(self.V + other.V, self.delta + other.delta)
