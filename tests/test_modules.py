@@ -325,3 +325,9 @@ def test_arrays_of_an_nnx_module_are_constants():
 
 def params_of(module):
     return as_model(module).init(KEY, INPUTS, CLASSES)
+
+
+def test_a_linen_module_has_the_precision_of_the_run():
+    """Flax draws float32; curvature and weights of two precisions do not fit into one loop."""
+    history = fedlap.simulate(fedlap.FedLapCov(delta=1.0), federation(), Keyword(0.5), solver=ADAM, rounds=1)
+    assert history.final.w.dtype == history.precision.dtype == np.float64

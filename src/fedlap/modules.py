@@ -68,7 +68,7 @@ class Linen(Wrapped):
     """
 
     def init(self, key, inputs, classes):
-        return self._without_state(self._call("init", key, inputs, training=False))
+        return _promoted(self._without_state(self._call("init", key, inputs, training=False)))
 
     def apply(self, params, inputs):
         from flax.errors import InvalidRngError
@@ -93,6 +93,12 @@ class Linen(Wrapped):
         module = module.clone(**own) if own else module
         with nullcontext() if told else intercept_methods(partial(_tell, flags)):
             return getattr(module, method)(first, *args, **kwargs, **options)
+
+
+def _promoted(weights):
+    """In the precision of the run: Flax draws float32 even where JAX has float64."""
+    real = jnp.zeros(()).dtype
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(leaf.dtype, real)), weights)
 
 
 def _tell(flags, call, args, kwargs, context):
@@ -155,8 +161,7 @@ class Nnx:
         return cls(type(module).__name__, contents, identity, graphs, weights, streams, constants)
 
     def init(self, key, inputs, classes):
-        real = jnp.zeros(()).dtype
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(leaf.dtype, real)), self.weights)
+        return _promoted(self.weights)
 
     def apply(self, params, inputs):
         outputs, streams = self._call(params, inputs, False, self.streams, None)

@@ -13,8 +13,10 @@ class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
     v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← (1 − ρ) V_k + ρ H_k
     w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
 
-    ρ = 1/K (evenly) or N_k/N (by_share): safe. ρ = 1: only with covariance="full" and a convex loss.
-    S_g has by now the part 1 − (1 − ρ)^R of all H_k; history.precision has all of it.
+    ρ = 1/K, the default, or N_k/N: safe with every covariance and model, as w_g moves by an average of what clients ask.
+    ρ = 1: Newton's method, with covariance="full" and a convex loss. A diagonal does not know that correlated features
+    share a correction, every client makes it in full, and w_g diverges.
+    S_g lags: after R rounds it has the part 1 − (1 − ρ)^R of every H_k; history.precision has all of it.
     """
 
     delta: float = hyper("positive")
