@@ -13,7 +13,7 @@ class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
     v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← (1 − ρ) V_k + ρ H_k
     w_g ← S_g⁻¹ Σ_k v_k,                                               S_g = δI + Σ_k V_k
 
-    ρ = 1/K, the default, or N_k/N: safe with every covariance and model, as w_g moves by an average of the clients' moves.
+    ρ = 1/K, the default, or N_k/N: safe with every covariance and model, as w_g is an average of what clients ask for.
     ρ = 1: Newton's method, with covariance="full" and a convex loss. A diagonal does not know that correlated features
     share a correction, every client makes it in full, and w_g diverges.
     S_g lags: after R rounds it has the part 1 − (1 − ρ)^R of every H_k; history.precision has all of it.
