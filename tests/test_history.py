@@ -174,6 +174,7 @@ def test_a_saved_history_has_nothing_of_the_clients(history, tmp_path):
         "weights.1.bias": (2,),
         "weights.1.weight": (2, 3),
         "S": (8,),
+        "precision": (8,),
     }
     content = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     assert not any(row.tobytes() in content for row in history.simulation.federation.inputs)

@@ -152,11 +152,11 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
         """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
 
     def precision(self, g: G) -> Any:
-        """How sure the method is by now: the precision of q_g at w_g, None where a method has none."""
-        return getattr(g, "S", None)
+        """How sure the method is by now: `g.precision`, or else `g.S`; None where a method has neither."""
+        return getattr(g, "precision", getattr(g, "S", None))
 
     def precision_ahead(self, g: G) -> Any:
-        """How sure the model is: the precision without the lag of damping, where there is one."""
+        """How sure the model is: `g.ahead`, the precision without the lag of damping, or else what `precision` says."""
         return getattr(g, "ahead", self.precision(g))
 
 

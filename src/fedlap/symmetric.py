@@ -31,15 +31,19 @@ def solve(V, delta, v, near):
     scale = unit(jnp.diagonal(V) + delta)
     M = scale[:, None] * V * scale + jnp.diag(delta * scale**2)
     factor = jnp.linalg.cholesky(M)
-    # Pivots that nothing can be wrong with; a Cholesky factor that failed has none.
-    sure = jnp.diagonal(factor).min() ** 2 > jnp.finfo(V.dtype).eps ** (1 / 3)
     missing = v - V @ near - delta * near
-    step = jax.lax.cond(
-        sure,
-        lambda: scale * cho_solve((factor, True), scale * missing),
-        lambda: _step_where_heard(V, delta, v, near, scale, M),
-    )
-    return near + step
+    quick = scale * cho_solve((factor, True), scale * missing)
+    # Pivots that nothing can be wrong with; a Cholesky factor that failed has none. Then eigenvalues, which cost more.
+    sure = jnp.diagonal(factor).min() ** 2 > jnp.finfo(V.dtype).eps ** (1 / 3)
+    heard = unless(sure, sure, lambda: _all_heard(V))
+    return near + unless(heard, quick, lambda: _step_where_heard(V, delta, v, near, scale, M))
+
+
+def _all_heard(V):
+    """Whether a matrix is silent on nothing."""
+    scale = unit(jnp.diagonal(V))
+    values = jnp.linalg.eigvalsh(scale[:, None] * V * scale)
+    return values[0] > rounding(V) * values[-1]
 
 
 def _step_where_heard(V, delta, v, near, scale, M):
@@ -100,6 +104,14 @@ def silent(matrix):
     parts = jnp.where(jnp.abs(table) > jnp.sqrt(jnp.finfo(matrix.dtype).eps), table, 0)
     null = jnp.where(swept, 0, jnp.where(swept[:, None], -parts, jnp.eye(size, dtype=matrix.dtype)))
     return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)))
+
+
+def unless(fine, value, make):
+    """The value where that is fine, and otherwise another one, which is not made if nobody needs it.
+
+    `lax.cond` would make both of them under `vmap`, where a loop runs as often as the longest of them.
+    """
+    return jax.lax.while_loop(lambda carry: carry[0], lambda carry: (False & carry[0], make()), (~fine, value))[1]
 
 
 def unit(diagonal):

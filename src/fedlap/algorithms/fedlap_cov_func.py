@@ -78,6 +78,3 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
         memory = self.tau * s.memory_hessian(w, y.mass, self.covariance)
         return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + ahead(c.V, c.reached) + memory)
-
-    def precision(self, g):
-        return g.precision

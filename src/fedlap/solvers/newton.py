@@ -6,7 +6,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import ConfigError
 from ..hyperparameters import hyper, hyperparameters
-from ..symmetric import rounding, solve, unit
+from ..symmetric import rounding, solve, unit, unless
 from .problem import FullBatch
 
 LARGEST = 2_000  # weights: an eigendecomposition of some seconds
@@ -33,9 +33,8 @@ class Newton(FullBatch):
             """−H⁻¹g, not at all along directions without curvature; and what gives H a unit diagonal."""
             H = hessian(x)
             d = -solve(H, 0.0, g, jnp.zeros_like(g))
-            return jax.lax.cond(jnp.isfinite(d).all(), lambda: d, lambda: -_turned(H, g)), unit(
-                jnp.abs(jnp.diagonal(H))
-            )
+            d = unless(jnp.isfinite(d).all(), d, lambda: -_turned(H, g))
+            return d, unit(jnp.abs(jnp.diagonal(H)))
 
         def backtrack(x, g, d):
             before, slope = value(x), g @ d
