@@ -20,6 +20,7 @@ from fedlap.paper import figures, tables, write
 from fedlap.paper.picture import picture
 from fedlap.paper.pooled import optimum
 from fedlap.paper.rows import ALGORITHMS, Paper
+from fedlap.spec_identity import of_spec
 from fedlap.sweeps.results import Curve, Result
 
 PAPER = Paper.find()
@@ -490,7 +491,7 @@ def test_committed_results_are_of_committed_sweeps():
             cell = row.sweep.cell(result.algorithm, result.setting, result.seed, result.held_out)
             assert cell.digest == result.cell
             table = dict(result.spec)
-            assert fedlap.spec.resolve(table.pop("name"), table).identity() == cell.spec.identity()
+            assert of_spec(fedlap.spec.resolve(table.pop("name"), table)) == of_spec(cell.spec)
 
 
 def test_the_pages_are_those_of_the_committed_results():

@@ -16,12 +16,10 @@ from importlib import resources
 from pathlib import Path
 
 from .algorithms import ALGORITHMS
-from .arguments import OPEN, PER_SEED, defaults, fill, keys, make, named, plain, to_arguments
+from .arguments import PER_SEED, defaults, fill, keys, make, named, plain
 from .data import LOADERS, load
-from .data.loaders import as_partition
 from .engines.setup import everyone
 from .errors import ConfigError, unknown
-from .identity import of, said
 from .models import acar_cnn, logistic, mlp, zenke_cnn
 from .solvers import SERVER_SOLVERS, SOLVERS
 from .streams import check_seeds
@@ -40,13 +38,6 @@ class Train:
     def rounds_of(self, algorithm):
         """One of a one-shot method, if all clients take part in it."""
         return 1 if algorithm.one_shot and everyone(self.participation) else self.rounds
-
-    def identity(self):
-        """What was said here. A participation of 1 is one client, of 1.0 all of them, so a count is put into words."""
-        arguments = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if isinstance(self.participation, int):
-            arguments["participation"] = f"{self.participation} clients"
-        return said(type(self), arguments)
 
 
 @dataclass(frozen=True)
@@ -86,33 +77,6 @@ class Spec:
     def as_dict(self):
         sections = {section: getattr(self, section) for section in SECTIONS}
         return {"name": self.name, **plain({**sections, "train": dataclasses.asdict(self.train)})}
-
-    def identity(self):
-        """What was said in the sections: two specs that share it are of the same runs, whatever their names."""
-        return {"federation": self._data(), "train": self.train.identity(), **self.method()}
-
-    def method(self):
-        """What was said of the model, the solvers and the algorithms."""
-        sections = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
-        chosen = {section: _chosen(section, makers, getattr(self, section)) for section, makers in sections.items()}
-        algorithms = {
-            name: said(ALGORITHMS[name], to_arguments(arguments, f"algorithms.{name}"))
-            for name, arguments in self.algorithms.items()
-        }
-        return {**chosen, "algorithms": algorithms}
-
-    def _data(self):
-        arguments = dict(self.federation)
-        name = arguments.pop("dataset")
-        if "partition" in arguments:
-            arguments["partition"] = as_partition(arguments["partition"])
-        given = {key: of(arguments[key]) for key in OPEN if key in arguments}
-        return {name: {**said(LOADERS[name], arguments), **given}}
-
-
-def _chosen(section, makers, table):
-    arguments = {key: value for key, value in table.items() if key != "name"}
-    return {table["name"]: said(makers[table["name"]], to_arguments(arguments, section))}
 
 
 def bundled(name):

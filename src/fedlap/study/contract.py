@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .. import identity, spec
 from ..errors import ConfigError, unknown
+from ..spec_identity import of_method
 from .columns import Column, Target
 from .sections import General, parse_general, parse_network
 
@@ -110,7 +111,7 @@ class Study:
             "study": identity.said(General, self._general()),
             "columns": identity.of(self.columns),
             "target": identity.of(self.target),
-            **self.experiment.spec.method(),
+            **of_method(self.experiment.spec),
         }
         return identity.digest(content)
 

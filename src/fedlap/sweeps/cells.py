@@ -29,6 +29,7 @@ from ..spec import (
     read_table,
     resolve,
 )
+from ..spec_identity import of_spec
 from ..streams import check_seeds
 from .axes import check_axes, check_part, means, place
 
@@ -56,7 +57,7 @@ class Cell:
         for those whose server minimises nothing.
         """
         spec = replace(self.spec, train=replace(self.spec.train, target_accuracy=None))
-        return identity.digest({**spec.identity(), "held_out": identity.of(self.held_out)})[:16]
+        return identity.digest({**of_spec(spec), "held_out": identity.of(self.held_out)})[:16]
 
     @property
     def revision(self):
