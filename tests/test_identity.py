@@ -29,7 +29,7 @@ from fedlap.sweeps import cells, results
 from fedlap.vector import Vector, register
 from studies import study
 from test_checkpoint import run
-from test_conformance import HYPER, Counting, finish
+from test_conformance import HYPER, finish
 from test_study_model import POOLED, SETTINGS, model, weights  # noqa: F401 (a fixture)
 
 EXTRA = "one_more"
@@ -39,7 +39,9 @@ def grown(maker):
     """A class with one more field, or a function with one more keyword, as if it had been written there."""
     if inspect.isclass(maker):
         field = (EXTRA, float, hyper("nonnegative", static=True, default=0.0))
-        return register(dataclasses.make_dataclass(maker.__name__, [field], bases=(maker,), frozen=True, kw_only=True))
+        longer = dataclasses.make_dataclass(maker.__name__, [field], bases=(maker,), frozen=True, kw_only=True)
+        longer.__module__ = maker.__module__
+        return register(longer)
     signature = inspect.signature(maker)
     more = inspect.Parameter(EXTRA, inspect.Parameter.KEYWORD_ONLY, default=0.0)
 
@@ -176,21 +178,21 @@ def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
 def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     """All parts of a run at once."""
     path = tmp_path / "run.npz"
-    before, first = run().describe(), finish(run(), 1, checkpoint=path)
-    whole = finish(run(), 2)
+    begun = run(likelihood=likelihood.categorical)
+    before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
     monkeypatch.setattr(models, "Flatten", longer["Flatten"])
     monkeypatch.setattr(models, "Dense", longer["Dense"])
     monkeypatch.setitem(ALGORITHMS, "fedlap_cov", grown(ALGORITHMS["fedlap_cov"]))
     monkeypatch.setattr(fedlap, "adam", grown(fedlap.adam))
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))
-    monkeypatch.setattr("test_conformance.Counting", grown(Counting))
     monkeypatch.setattr("fedlap.simulation.GaussNewton", grown(curvature.GaussNewton))
-    mine = run()
+    likely = grown(likelihood.Categorical)()
+    mine = run(likelihood=likely)
     parts = (mine.algorithm, mine.solver, mine.server_solver, mine.setup.task.likelihood, mine.setup.task.curvature)
     assert all(getattr(part, EXTRA) == 0.0 for part in (*parts, *mine.setup.task.model.layers))
     assert mine.describe() == before
-    assert run(hyper={EXTRA: 1.0}).describe() != before
+    assert run(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
     resumed = finish(mine, 2, checkpoint=path, resume=True)
     assert len(first.nll) == 1 and np.array_equal(resumed.nll, whole.nll)
 
@@ -237,6 +239,12 @@ def test_what_is_no_default_to_leave_out_is_kept():
     drawn.__qualname__ = "uniform"
     assert identity.said(layers.Dense, {"bias": 1, "width": None}) == {"bias": 1}  # 1 is not true
     assert identity.of(layers.Dense(draw=drawn)) != identity.of(layers.Dense()) == {"Dense": {}}
+
+
+def test_of_a_class_of_somebody_else_every_value_counts():
+    """Its default may have another value the next time it is seen."""
+    noise = lambda level: dataclasses.make_dataclass("Noise", [("level", float, level)], frozen=True)
+    assert identity.of(noise(0.1)()) == {"Noise": {"level": 0.1}} != identity.of(noise(0.2)())
 
 
 PINNED = {

@@ -2,7 +2,8 @@
 
 A value that its maker would fill in by itself is left out, whether somebody wrote it down or not. A class or function
 may then get one more argument with a default, and all that was made before it is still the same: no result is
-orphaned, no model and no checkpoint refused. The price is that a default may never change its value.
+orphaned, no model and no checkpoint refused. The price is that a default may never change its value, to which tests
+hold those of this package. Nobody holds those of anyone else's classes: of these every value counts.
 """
 
 import dataclasses
@@ -55,7 +56,9 @@ def digest(form):
 
 @functools.cache  # thousands of cells of a grid ask for the same few
 def _defaults(maker):
-    """The arguments with a default: of a dataclass its fields, which need not be the arguments of its constructor."""
+    """What may be left out. Of a dataclass these are fields, which need not be the arguments of its constructor."""
+    if maker.__module__.partition(".")[0] != __package__:
+        return {}
     if not dataclasses.is_dataclass(maker):
         parameters = inspect.signature(maker).parameters.values()
         return {each.name: each.default for each in parameters if each.default is not each.empty}
