@@ -210,8 +210,7 @@ def test_the_page_for_data_managers_shows_what_really_happens(tmp_path):
     path = example.write_hospitals(tmp_path)["cleveland"]
     arguments = ["check", str(tmp_path / "heart"), "--name", "cleveland", "--data", str(path)]
     printed = CliRunner().invoke(study_app, arguments).output.splitlines()
-    assert printed[0].rpartition(" ")[0] in page
-    assert all(f"    {line}\n" in page for line in printed[1:]), printed
+    assert all(f"    {line}\n" in page for line in printed), printed
 
     lines = path.read_text().splitlines()
     for row, place, cell in ((17, 0, "6O"), (43, 2, "typicl"), (98, 9, '"1,4"')):

@@ -103,7 +103,7 @@ def test_arrays_that_do_not_fit_the_study_are_refused(model, function, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda card: card.update(format=9), "format 9; this fedlap reads format 1"),
+        (lambda card: card.update(format=9), "format 9; this fedlap reads formats 1 and 2"),
         (lambda card: card.pop("study"), "not the card of a model"),
         (lambda card: card["study"]["study"].update(rounds=7), "its digest .*has been changed"),
         (lambda card: card["study"]["study"].update(rounds="many"), "study.rounds is 'many'"),

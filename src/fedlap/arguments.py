@@ -9,6 +9,7 @@ from .errors import ConfigError, unknown
 from .hyperparameters import REAL
 
 PER_SEED = "seed"  # an argument of data sets that are divided anew for every seed
+OPEN = (PER_SEED, "data_dir")  # no default is filled in for these: to say them is to say something
 
 
 @functools.cache  # thousands of cells of a grid ask for the same few
@@ -45,7 +46,7 @@ def fill(maker, table, section):
             filled[key] = float(table[key]) if key in real and type(table[key]) is int else table[key]
         elif parameter.default is inspect.Parameter.empty:
             raise ConfigError(f"{section}.{key} is missing")
-        elif key not in (PER_SEED, "data_dir"):
+        elif key not in OPEN:
             filled[key] = plain(parameter.default)
     return filled
 
@@ -65,12 +66,17 @@ def named(section, makers, table):
 
 def make(maker, arguments, section):
     """The thing itself."""
+    return maker(**to_arguments(arguments, section))
+
+
+def to_arguments(arguments, section):
+    """Arguments as their maker takes them, from plain values."""
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     if "rho" in arguments:
         arguments["rho"] = parse_damping(arguments["rho"], f"{section}.rho")
     if arguments.get("clip") == "none":
         arguments["clip"] = None
-    return maker(**arguments)
+    return arguments
 
 
 def plain(value):

@@ -8,7 +8,7 @@ import numpy as np
 from . import archive
 from .errors import DataError
 
-FORMAT = 2
+FORMAT = 3
 
 
 def save(path, state, table, description):

@@ -1,14 +1,12 @@
 """Several settings and seeds of a small model at once."""
 
-import hashlib
-import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax
 
-from . import divergence
+from . import divergence, identity
 from .engines import grid
 from .errors import ConfigError
 from .history import History
@@ -135,9 +133,8 @@ class Grid:
 
     def describe(self):
         """What makes two grids the same."""
-        methods = [f"{run.algorithm} {run.solver}" for run in self.runs[0]]
-        words = json.dumps([methods, *(run.describe() for run in self.first)], sort_keys=True)
-        return {"grid": hashlib.sha256(words.encode()).hexdigest()}
+        methods = [[identity.of(run.algorithm), identity.of(run.solver)] for run in self.runs[0]]
+        return {"grid": identity.digest([methods, *(run.describe() for run in self.first)])}
 
     def histories(self, states, table):
         """The history of each run, {(setting, seed): history}."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import time
 from collections import deque
 from pathlib import Path
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import checkpoint as checkpoints
-from . import divergence
+from . import divergence, identity
 from .compilation import keep_compiled_programs
 from .curvature import GaussNewton
 from .data.federation import Federation, fingerprint
@@ -127,19 +126,17 @@ class Simulation:
 
     def describe(self) -> dict:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
-        things = {
+        parts = {
             "algorithm": self.algorithm,
             "model": self.setup.task.model,
             "likelihood": self.setup.task.likelihood,
             "curvature": self.setup.task.curvature,
             "solver": self.solver,
             "server_solver": self.server_solver,
-            "participation": self.participation,
-            "seed": self.seed,
-            "precision": self.setup.pool.inputs.dtype,
         }
-        # A function shows its address, which is another one in the next process.
-        words = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for name, thing in things.items()}
+        numbers = {"participation": self.participation, "seed": self.seed, "precision": self.setup.pool.inputs.dtype}
+        words = {name: identity.text(identity.of(part)) for name, part in parts.items()}
+        words |= {name: repr(number) for name, number in numbers.items()}
         if self.algorithm.revision > 1:
             words["algorithm"] += f", revision {self.algorithm.revision}"
         if self.watch:

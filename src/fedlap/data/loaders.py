@@ -30,11 +30,12 @@ def load(name: str, **options: object) -> Federation:
         raise unknown("data set", name, LOADERS)
     _check_arguments(LOADERS[name], options)
     if "partition" in options:
-        options["partition"] = _partition(options["partition"])
+        options["partition"] = as_partition(options["partition"])
     return LOADERS[name](**options)
 
 
-def _partition(value: object) -> object:
+def as_partition(value: object) -> object:
+    """A partition by its name, or by a mapping of its name and arguments; anything else as it is."""
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):

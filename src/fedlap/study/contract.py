@@ -10,14 +10,13 @@ All but [network] is the same at every member, which the digest shows; [network]
 change while a study is under way.
 """
 
-import hashlib
-import json
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from .. import spec
+from .. import identity, spec
 from ..errors import ConfigError, unknown
+from ..spec_identity import of_method
 from .columns import Column, Target
 from .sections import General, parse_general, parse_network
 
@@ -107,26 +106,31 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """The sha256 of all that the members must share."""
-        return hashlib.sha256(json.dumps(self.shared(), sort_keys=True).encode()).hexdigest()
+        """The sha256 of all that the members must share and that somebody said: no default is in it."""
+        content = {
+            "study": identity.said(General, self._general()),
+            "columns": identity.of(self.columns),
+            "target": identity.of(self.target),
+            **of_method(self.experiment.spec),
+        }
+        return identity.digest(content)
 
     def shared(self) -> dict:
-        """All sections but [network], which `resolve` reads back to the same digest."""
-        general = {item.name: getattr(self, item.name) for item in fields(General)}
+        """All sections but [network], defaults too, which `resolve` reads back to the same digest."""
         method = self.experiment.spec.as_dict()
         name = self.experiment.algorithm_name
         return {
-            "study": {
-                **general,
-                "members": [member.name for member in self.members],
-                "ignored_columns": list(self.ignored_columns),
-            },
+            "study": {**self._general(), "ignored_columns": list(self.ignored_columns)},
             # A list of pairs: the order of the columns is the order of the model's inputs.
             "columns": [[column.name, column.as_dict()] for column in self.columns],
             "target": self.target.as_dict(),
             **{section: method[section] for section in ("model", "solver", "server_solver")},
             "algorithm": {"name": name, **method["algorithms"][name]},
         }
+
+    def _general(self):
+        general = {item.name: getattr(self, item.name) for item in fields(General)}
+        return {**general, "members": [member.name for member in self.members]}
 
     def member(self, name) -> Member:
         for member in self.members:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import atomic
+from .. import atomic, identity
 from ..curvature import GaussNewton
 from ..errors import ConfigError, DataError, FedlapError
 from ..evaluate import predict
@@ -27,7 +27,11 @@ from . import encoding
 from .contract import Study, resolve
 from .table import Checked, check_inputs
 
-FORMAT = 1
+FORMAT = 2
+DIGESTS = {  # of a card's study, by the card's format; the first was of the section as it stands, defaults too
+    1: lambda section, study: identity.digest(section),
+    2: lambda section, study: study.digest,
+}
 CARD, ARRAYS = "card.json", "model.safetensors"
 OURS = ("format", "study", "digest", "features", "classes", "standardisation", "versions", "sha256")
 
@@ -108,7 +112,8 @@ def load(folder) -> Fitted:
         if isinstance(error, FedlapError):
             raise
         raise DataError(f"{folder / CARD}: not the card of a model ({type(error).__name__}: {error})") from error
-    wanted = study.digest, list(encoding.features(study)), list(study.target.classes)
+    digest = DIGESTS[card["format"]](card["study"], study)
+    wanted = digest, list(encoding.features(study)), list(study.target.classes)
     for what, found, expected in zip(("digest", "features", "classes"), given, wanted, strict=False):
         if found != expected:
             raise DataError(f"{folder / CARD}: its {what} are not those of its study; the file has been changed")
@@ -125,9 +130,11 @@ def _read_card(path):
         raise DataError(f"{path}: cannot be read ({error.strerror}); expected the folder of a fitted model") from error
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
+    if not isinstance(card, dict) or card.get("format") not in list(DIGESTS):
         found = card.get("format") if isinstance(card, dict) else None
-        raise DataError(f"{path}: a model of format {found!r}; this fedlap reads format {FORMAT}")
+        raise DataError(
+            f"{path}: a model of format {found!r}; this fedlap reads formats {' and '.join(map(str, DIGESTS))}"
+        )
     return card
 
 

@@ -13,11 +13,10 @@ precision = "float64"     of all runs; that of the process if not given
 """
 
 import copy
-import hashlib
 import itertools
-import json
 from dataclasses import dataclass, replace
 
+from .. import identity
 from ..algorithms import ALGORITHMS
 from ..errors import ConfigError, unknown
 from ..spec import (
@@ -30,6 +29,7 @@ from ..spec import (
     read_table,
     resolve,
 )
+from ..spec_identity import of_spec
 from ..streams import check_seeds
 from .axes import check_axes, check_part, means, place
 
@@ -51,14 +51,13 @@ class Cell:
 
     @property
     def digest(self):
-        """What makes two cells the same: all of a spec that can change a result.
+        """What makes two cells the same: all that was said in a spec and can change a result.
 
         That is not the name of a file, nor an accuracy to look out for. [server_solver] counts for every method, even
         for those whose server minimises nothing.
         """
-        spec = self.spec.as_dict()
-        content = {**spec, "name": None, "train": {**spec["train"], "target_accuracy": None}, "held_out": self.held_out}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        spec = replace(self.spec, train=replace(self.spec.train, target_accuracy=None))
+        return identity.digest({**of_spec(spec), "held_out": identity.of(self.held_out)})[:16]
 
     @property
     def revision(self):
