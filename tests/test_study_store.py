@@ -1,4 +1,4 @@
-"""A site's files: whole or not at all, the right round or none, and a record that shows when it was changed."""
+"""A site's files: whole or not at all, the right round or none; and messages, as agreed or refused."""
 
 import json
 import os
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedlap.errors import DataError
-from fedlap.study import audit, store
-from fedlap.study.messages import Reply, Request, check, decode, encode
+from fedlap.study import store
+from fedlap.study.messages import Request, check, decode, encode
 
 ARRAYS = {".v": np.arange(3.0)}
 
@@ -107,49 +107,6 @@ def test_state_is_its_owners_alone(member):
 
 def request(round=0, **changes):
     return Request(**{"kind": "train", "study": "digest", "run": "run1", "round": round, "accepted": -1} | changes)
-
-
-@pytest.fixture
-def log(tmp_path):
-    path = tmp_path / "audit.jsonl"
-    for round in range(3):
-        audit.append(path, "ash", request(round), Reply("ash", "x", arrays={".v": np.full(2, float(round))}))
-    return path
-
-
-def test_the_audit_log_says_what_was_sent(log):
-    entries = audit.verify(log)
-    assert [(entry["round"], entry["bytes"], entry["kind"]) for entry in entries] == [
-        (r, 16, "train") for r in range(3)
-    ]
-    assert entries[0]["arrays"] == {".v": "float64 [2]"}
-    assert len({entry["sha256"] for entry in entries}) == 3
-    assert log.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[1:],
-        lambda lines: [lines[0], lines[2]],
-        lambda lines: [lines[1], lines[0], lines[2]],
-        lambda lines: [lines[0].replace('"bytes": 16', '"bytes": 17'), *lines[1:]],
-        lambda lines: [lines[0], "not JSON", lines[2]],
-        lambda lines: [lines[0], json.dumps({"a": 1}), lines[2]],
-    ],
-)
-def test_a_changed_audit_log_is_found_out(log, change):
-    log.write_text("\n".join(change(log.read_text().splitlines())) + "\n")
-    with pytest.raises(DataError, match=r"audit\.jsonl, line"):
-        audit.verify(log)
-
-
-def test_a_line_cut_off_by_a_crash_does_not_stop_the_log(log):
-    with open(log, "a") as file:
-        file.write('{"time": "20')
-    audit.append(log, "ash", request(3), Reply("ash", "x"))
-    entries = audit.verify(log)
-    assert len(entries) == 5 and "unfinished" in entries[3]
 
 
 def test_messages_are_read_back_bit_for_bit():

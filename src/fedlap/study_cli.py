@@ -1,4 +1,4 @@
-"""The commands of a study that need no network: make one, check a file against it, predict with its model."""
+"""The commands of a study that need no network: make one, check a file or a log, predict with its model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -146,6 +146,35 @@ def _summary(contract, checked, train, test):
         lines.append(f"to train on: {len(train)} rows; kept back to test on: {len(test)} rows")
         lines += encoding.warnings(contract, train)
     return "\n".join([*lines, "Nothing was sent."])
+
+
+@study_app.command()
+def audit(
+    file: Annotated[Path, typer.Argument(help="A site's audit log: state/NAME/audit-NAME.jsonl.")],
+):
+    """Verify the log of what a site has sent: that no line was changed, removed or put in. Nothing is written."""
+    from .errors import DataError
+    from .study.audit import verify
+
+    try:
+        entries = verify(file)
+    except DataError as error:
+        typer.secho(f"broken: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(_verified(file, entries))
+
+
+def _verified(file, entries):
+    from .study.audit import fingerprint
+
+    whole = [entry for entry in entries if "unfinished" not in entry]
+    cut = [str(number) for number, entry in enumerate(entries, 1) if "unfinished" in entry]
+    count = "1 entry" if len(whole) == 1 else f"{len(whole)} entries"
+    lines = [f"{file}: {count}, from {whole[0]['time']} to {whole[-1]['time']}; unbroken"]
+    if cut:
+        lines.append(f"cut off by a crash, before anything was sent: line {', '.join(cut)}")
+    lines.append(f"fingerprint of the last line: {fingerprint(whole[-1])}")
+    return "\n".join(lines)
 
 
 def predict(
