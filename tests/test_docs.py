@@ -1,12 +1,16 @@
-"""The documentation runs: every Python block of a page, in order, in one namespace."""
+"""The documentation runs: every Python block of a page, in order, in one namespace. Its links and its forms hold."""
 
+import datetime
 import re
 from pathlib import Path
 
 import pytest
+import yaml
+
+import fedlap
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -31,3 +35,27 @@ def test_the_settings_file_in_the_usage_page_is_valid():
 
     block = re.search(r"^```toml\n(.*?)^```", (ROOT / "docs/usage.md").read_text(), re.S | re.M).group(1)
     assert spec.resolve("credit", tomllib.loads(block)).train.seeds == (62, 63, 64)
+
+
+def test_the_changelog_is_in_groups_below_versions_with_dates():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    first, *versions = re.split(r"^## ", text, flags=re.M)[1:]
+    assert first.startswith("[Unreleased]\n")
+    heads = [re.match(r"\[(.+)\] - (.+)\n", version).groups() for version in versions]
+    dates = [datetime.date.fromisoformat(date) for _, date in heads]
+    assert heads[0][0] == fedlap.__version__ and dates == sorted(dates, reverse=True)
+    for part in (first, *versions):
+        body, *groups = re.split(r"^### ", part, flags=re.M)
+        names = [group.split("\n")[0] for group in groups]
+        assert len(body.splitlines()) <= 2, "an entry outside of the groups"
+        assert names == [name for name in ("Added", "Changed", "Fixed", "Removed") if name in names]
+
+
+def test_the_citation_is_of_the_software_and_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0" and citation["message"] and citation["authors"]
+    assert citation["title"].startswith("fedlap") and "version" not in citation
+    (paper,) = citation["references"]
+    assert paper["title"] == "Connecting Federated ADMM to Bayes" and paper["year"] == 2025
+    assert [author["family-names"] for author in paper["authors"]] == ["Swaroop", "Khan", "Doshi-Velez"]
+    assert "2501.17325" in paper["url"]
