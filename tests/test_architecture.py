@@ -111,7 +111,7 @@ def test_every_public_name_exists_and_is_documented():
 
 
 def test_the_core_takes_few_arguments():
-    """What belongs together goes together, as a setup, a plan or a moment; long lists of arguments are soon mixed up."""
+    """What belongs together goes together: a setup, a plan, a moment. Long lists of arguments are soon mixed up."""
     for path in [*sorted((PACKAGE / "engines").glob("*.py")), PACKAGE / "parties.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.Lambda)):

@@ -25,10 +25,11 @@ def simulation(federation, engine="vectorised"):
     return fedlap.Simulation.of(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=solver, engine=engine)
 
 
-def operations(program):
-    """How many operations a traced program has, those of its inner programs too."""
+def operands(program):
+    """How many operands the operations of a traced program have, those of its inner programs too."""
     inner = [each for equation in program.eqns for each in jax.tree.leaves(equation.params, is_leaf=_is_program)]
-    return len(program.eqns) + sum(operations(getattr(each, "jaxpr", each)) for each in inner if _is_program(each))
+    own = sum(len(equation.invars) for equation in program.eqns)
+    return own + sum(operands(getattr(each, "jaxpr", each)) for each in inner if _is_program(each))
 
 
 def _is_program(thing):
@@ -49,7 +50,7 @@ def test_a_program_is_no_longer_for_more_clients():
             "prepare": jax.make_jaxpr(lambda one: vectorised.prepare(one, count))(one),
             "round": jax.make_jaxpr(vectorised.federated_round)(run.setup, state, plan),
         }
-        return {name: operations(program.jaxpr) for name, program in traced.items()}
+        return {name: operands(program.jaxpr) for name, program in traced.items()}
 
     few = lengths(3)
     assert min(few.values()) > 0 and few == lengths(40)
