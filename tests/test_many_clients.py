@@ -56,19 +56,32 @@ def test_a_program_is_no_longer_for_more_clients():
     assert min(few.values()) > 0 and few == lengths(40)
 
 
-def test_the_server_of_clients_one_by_one_sees_them_stacked(monkeypatch):
-    """Or its program would have as many arguments as there are clients."""
-    compiled, seen = sequential._server, []
+def test_the_server_of_clients_one_by_one_sees_many_of_them_stacked(monkeypatch):
+    """Or its program would have as many arguments as there are clients; of few it is the same, and faster."""
+    seen = []
 
-    def server(*arguments):
-        seen.append(len(jax.tree.leaves(arguments)))
-        return compiled(*arguments)
+    def noted(program):
+        def server(*arguments):
+            seen.append(len(jax.tree.leaves(arguments)))
+            return program(*arguments)
 
-    monkeypatch.setattr(sequential, "_server", server)
-    for count in (3, 9):
+        return server
+
+    for name in ("_server", "_server_of_few"):
+        monkeypatch.setattr(sequential, name, noted(getattr(sequential, name)))
+    for count in (sequential.FEW + 1, sequential.FEW + 3):
         run = simulation(many(count), engine="sequential")
-        run.step(run.init())
-    assert seen[0] == seen[1]
+        state = run.init()
+        sent = tuple(client.contribution for client in state.clients)
+        sequential.run_server(run.setup, state.server, sent, np.ones(count))
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
+def test_few_clients_and_many_are_one_server(monkeypatch):
+    run = simulation(many(5), engine="sequential")
+    state = run.step(run.init())
+    monkeypatch.setattr(sequential, "FEW", 4)
+    np.testing.assert_allclose(run.step(run.init()).server.w, state.server.w, rtol=1e-12)
 
 
 def calls(work):

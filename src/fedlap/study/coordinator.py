@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..engines.clients import stack
 from ..engines.sequential import run_server
 from ..errors import DataError
 from ..memory_points import MemoryPoints, join_points
@@ -200,7 +199,7 @@ class Coordinator:
             unpack(good[name].arrays, like, name) if name in good else old
             for name, old in zip(members, contributions, strict=True)
         )
-        server = run_server(self.fixed.setup, server, stack(contributions), drawn)
+        server = run_server(self.fixed.setup, server, contributions, drawn)
         check(pack(server), _shapes(pack(server)), f"the model after round {round + 1}")
         history = self._judged(header["history"], good)
         entry = {
