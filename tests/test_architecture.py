@@ -110,6 +110,15 @@ def test_every_public_name_exists_and_is_documented():
         assert thing.__doc__, name
 
 
+def test_the_core_takes_few_arguments():
+    """What belongs together goes together: a setup, a plan, a moment. Long lists of arguments are soon mixed up."""
+    for path in [*sorted((PACKAGE / "engines").glob("*.py")), PACKAGE / "parties.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+                count = len(node.args.posonlyargs) + len(node.args.args)
+                assert count <= 6, f"{path.name}, line {node.lineno}: {count} arguments"
+
+
 def test_modules_stay_small():
     long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 280}
     assert not long

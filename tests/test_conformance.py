@@ -12,6 +12,7 @@ import pytest
 
 import fedlap
 from conftest import THREE, Shape, federation, flat, same_bits
+from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.sequential import run_client, run_server
 from fedlap.layers import Dense, Flatten
@@ -315,6 +316,24 @@ def test_clients_are_told_nothing_that_they_do_not_read(name):
             others[i] = 1.5 * leaf + 0.1
             changed = result(jax.tree.unflatten(structure, others))
             assert not same_bits(changed, undisturbed), f"no client reads {jax.tree_util.keystr(path)}"
+
+
+@everyone
+def test_an_objective_is_stated_on_the_loss_that_it_says(name):
+    """On ℓ_k/N_k or on ℓ_k, whose coefficient is what the objective's derivative with respect to it is."""
+    run = simulation(name)
+    state, seen = run.init(), []
+    shard, site = jax.tree.map(lambda leaf: leaf[0], (run.setup.shards, state.clients.site))
+    k, _ = parties.client(run.setup, shard, Moment(0, state.start, run.setup.key))
+
+    def argmin(objective, start):
+        seen.append(jax.grad(lambda value: objective(start, k._replace(loss=lambda w: value)))(1.0))
+        return start
+
+    run.algorithm.client_update(run.algorithm.broadcast(state.server), site, k._replace(argmin=argmin))
+    wanted = 1 / run.federation.sizes[0] if run.algorithm.mean_loss else 1.0
+    np.testing.assert_allclose(seen, wanted, rtol=1e-12, err_msg=f"{name}.mean_loss is {run.algorithm.mean_loss}")
+    assert "mean_loss" not in {field.name for field in dataclasses.fields(run.algorithm)}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])

@@ -1,5 +1,6 @@
 """The engines decide where clients run and nothing else: all of them give the same rounds, from the same seed."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +13,7 @@ from conftest import federation, same_bits
 from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
-from fedlap.engines.round import ClientState
+from fedlap.engines.round import ClientState, answered
 from fedlap.layers import Activation, Dense, Dropout, Flatten
 from fedlap.memory import SoftLabels, weigh
 from fedlap.models import Network
@@ -67,6 +68,37 @@ def test_the_state_reads_alike_and_no_client_is_copied(engine):
     assert type(again.clients) is type(after.clients) and same_bits(again, after)
 
 
+def test_a_setup_goes_through_jit_whole():
+    """Its arrays are values, its task and its counts a part of the program."""
+    run = simulation("fedlap")
+    back = jax.jit(lambda setup: dataclasses.replace(setup, key=jax.random.fold_in(setup.key, 1)))(run.setup)
+    assert type(back) is type(run.setup) and back.task is run.setup.task
+    assert (back.count, back.classes) == (3, 3) and same_bits(back.shards, run.setup.shards)
+    structure = jax.tree.structure(run.setup)
+    assert structure == jax.tree.structure(simulation("fedlap", seed=1, hyper={"delta": 0.1}).setup)
+    for other in ({"count": 4}, {"classes": 4}, {"task": dataclasses.replace(run.setup.task, curvature=None)}):
+        assert structure != jax.tree.structure(dataclasses.replace(run.setup, **other))
+
+
+def test_the_memory_of_a_solver_goes_from_one_argmin_to_the_next():
+    """And into the next round, each time as a value: asked again, an update gives the same."""
+    solve = lambda objective, start, state: (objective(start), (*state, start))
+    update = lambda argmin: argmin(lambda v: 10 * v, argmin(lambda v: v + 1, 1))
+    before = (0,)
+    for _ in range(2):
+        assert answered(update, solve, before) == (20, (0, 1, 2))
+    assert answered(lambda argmin: 7, solve, before) == (7, before)
+
+
+def test_an_argmin_outside_of_client_update_is_refused():
+    """There its solver's state would be lost."""
+    run = simulation("fedlap")
+    shard = jax.tree.map(lambda leaf: leaf[0], run.setup.shards)
+    k, _ = parties.client(run.setup, shard, parties.Moment(0, run.init().start, run.setup.key))
+    with pytest.raises(fedlap.ConfigError, match=r"k\.argmin is asked for outside of client_update"):
+        k.argmin(lambda w, k: k.loss(w), k.start)
+
+
 def test_a_sample_of_the_memory_stands_for_all_of_it():
     """In the mean over many draws, and exactly where there are no more points than in a sample."""
     run = simulation("fedlap_func")
@@ -99,7 +131,8 @@ def test_the_servers_argmin_is_of_a_mean_loss():
     run = simulation("fedlap_func")
     setup, zeros = run.setup, 0 * run.init().start
     reading = SimpleNamespace(solve=lambda function, start: function(start))
-    server = parties.server(setup.task, 3, setup.pool, setup.shards, zeros, setup.classes, jnp.ones(3), reading)
+    setup = dataclasses.replace(setup, method=setup.method._replace(server_solver=reading))
+    server = parties.server(setup, zeros, jnp.ones(3))
     assert server.argmin(lambda v: 7.0, zeros) == pytest.approx(7.0 / run.federation.sizes.sum())
 
 
@@ -117,10 +150,9 @@ def test_each_use_of_a_step_has_its_own_key(monkeypatch):
     run = simulation("pvi", model=Watched(MODELS["dropout"].layers))
     state, setup = run.init(), run.setup
     keys.clear()
-    shard, nothing = jax.tree.map(lambda leaf: leaf[0], setup.shards), parties.Batches(None, None)
-    moment = parties.Moment(state.round, state.start, setup.key)
-    _, minimiser = parties.client(setup.task, 3, setup.pool, shard, moment, None, None, nothing)
-    minimiser.minibatch(jnp.arange(2), 0).loss(state.start)
+    shard = jax.tree.map(lambda leaf: leaf[0], setup.shards)
+    _, minibatch = parties.client(setup, shard, parties.Moment(state.round, state.start, setup.key))
+    minibatch(jnp.arange(2), 0).loss(state.start)
     bits = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}
     assert len(bits) == len(keys) == 4  # of the round's noise; of a step: memory, noise, dropout
 
@@ -197,10 +229,8 @@ def test_every_client_round_and_step_draws_its_own_noise():
     def noise(k, round, step):
         shard = jax.tree.map(lambda leaf: leaf[k], run.setup.shards)
         moment = parties.Moment(round, state.start, run.setup.key)
-        batches = parties.Batches(np.zeros((1, 6), np.int32), 1)
-        setup = run.setup
-        _, minimiser = parties.client(setup.task, setup.count, setup.pool, shard, moment, run.solver, (), batches)
-        return minimiser.minibatch(batches.rows[0], step).noise(2, state.start).tree[1]["weight"]
+        _, minibatch = parties.client(run.setup, shard, moment)
+        return minibatch(np.zeros(6, np.int32), step).noise(2, state.start).tree[1]["weight"]
 
     draws = [np.asarray(noise(*place)).tobytes() for place in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
     assert len(set(draws)) == 4

@@ -462,10 +462,8 @@ def test_the_memorys_hessian_is_that_of_its_soft_labels(curvature):
 
 def client_of(run, state, k):
     """Client k of a run, outside any compiled program."""
-    setup, plan = run.setup, run.plan(0)
-    shard, batches = jax.tree.map(lambda leaf: leaf[k], (setup.shards, plan.batches))
-    moment = parties.Moment(0, state.start, setup.key)
-    return parties.client(setup.task, setup.count, setup.pool, shard, moment, run.solver, (), batches)[0]
+    shard = jax.tree.map(lambda leaf: leaf[k], run.setup.shards)
+    return parties.client(run.setup, shard, parties.Moment(0, state.start, run.setup.key))[0]
 
 
 # What is sent, what is not, and where it starts.
@@ -504,17 +502,8 @@ def test_the_prior_is_a_fixed_point_of_the_server_line(name):
     """Nobody has said anything, so the prior stays: N(0, I/δ), and not the network's initial weights."""
     scattered = Network((Flatten(), Dense(bias=False)))
     run, (state,) = trajectory(ALGORITHMS[name](delta=0.7), federation(4, overlap=True), 0, model=scattered)
-    setup = run.setup
     assert np.abs(flat(state.start)).min() > 1e-3
-    after = server_round(
-        *setup.static,
-        setup.method,
-        state.server,
-        state.clients.contribution,
-        setup.pool,
-        setup.shards,
-        np.ones(3, np.float32),
-    )
+    after = server_round(run.setup, state.server, state.clients.contribution, np.ones(3, np.float32))
     for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(state.server), strict=True):
         np.testing.assert_allclose(new, old, rtol=0, atol=1e-15)
     np.testing.assert_array_equal(flat(state.server.w), 0)

@@ -125,6 +125,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
     memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
     one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
+    mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
     revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
 
     @abstractmethod

@@ -159,8 +159,7 @@ def _pairs(settings):
 def _check_alike(runs):
     first = runs[0][0]
     for run in (run for of_seed in runs for run in of_seed):
-        alike = (run.setup.static, jax.tree.structure(run.setup.method))
-        if alike != (first.setup.static, jax.tree.structure(first.setup.method)):
+        if jax.tree.structure(run.setup) != jax.tree.structure(first.setup):
             raise ConfigError(
                 f"{run.algorithm} with {run.solver} is not the same program as {first.algorithm} with {first.solver}: "
                 "settings of one grid may differ in their numbers only"

@@ -1,4 +1,7 @@
-"""Clients and server as the algorithms see them, built from a model and data. Every engine uses these two."""
+"""Clients and server as the algorithms see them, built from a model and data. Every engine uses these two.
+
+Both are made from a `setup`, all that stays fixed during a run (`engines.setup`).
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,9 +11,9 @@ import jax.numpy as jnp
 
 from .algorithm import Client, Server
 from .curvature import GaussNewton
+from .errors import ConfigError
 from .memory import Memory, SoftLabels, weigh
 from .precision import Diagonal, Full, identity
-from .solvers import Problem
 from .vector import Vector
 
 # Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
@@ -65,27 +68,23 @@ class Moment(NamedTuple):
     key: Any
 
 
-class Minimiser:
-    """`k.argmin` of one client in one round.
+class Examples(NamedTuple):
+    """Rows of a pool whose curvature is summed by weight, padded at the end; the last arguments of a curvature."""
 
-    The solver's state enters and leaves here, so that `w ← argmin …` stays one line in an algorithm.
-    """
-
-    def __init__(self, solver, state, minibatch, batches):
-        self.solver, self.state, self.minibatch, self.batches = solver, state, minibatch, batches
-        self.client = None
-
-    def __call__(self, objective, start):
-        problem = Problem(objective, start, self.client, self.minibatch, self.batches.rows, self.batches.steps)
-        variable, self.state = self.solver.minimise(problem, self.state)
-        return variable
+    inputs: Any
+    labels: Any
+    rows: Any
+    weights: Any
+    count: Any  # how many rows are no padding
+    key: Any
 
 
-def client(task, count, pool, shard, moment, solver, state, batches):
-    """Client k for one round, and the minimiser that will hold its solver's state.
+def client(setup, shard, moment):
+    """Client k for one round, all of its data, and `minibatch(rows, step)`: the same client seen through these rows.
 
     Where padding reads a row, it is one of the client's own: zero times another's infinity would not be zero.
     """
+    task, pool = setup.task, setup.pool
     real = jnp.arange(len(shard.rows)) < shard.n
     own = jnp.where(real, shard.rows, shard.rows[0])
     mine = jnp.where(shard.weights > 0, shard.mine, shard.mine[:1])
@@ -108,34 +107,30 @@ def client(task, count, pool, shard, moment, solver, state, batches):
             noise=_noise(noise),
         )
 
-    weights = real.astype(shard.share.dtype)
-    minimiser = Minimiser(solver, state, minibatch, batches)
+    data = Examples(pool.inputs, pool.labels, own, real.astype(shard.share.dtype), real.sum(), key)
+    points = Examples(pool.memory, None, mine, shard.weights, len(mine), key)
     whole = Client(
         n=shard.n,
         share=shard.share,
-        count=count,
+        count=setup.count,
         round=moment.round,
         start=moment.start,
         loss=_loss(task, pool, own, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
-        hessian=lambda w, structure: _curvature(
-            task, task.curvature, w, structure, pool.inputs, pool.labels, own, weights, real.sum(), key
-        ),
-        memory_hessian=lambda w, structure: _memory_curvature(
-            task, w, structure, pool.memory, mine, shard.weights, key
-        ),
+        hessian=lambda w, structure: _curvature(task, task.curvature, w, structure, data),
+        memory_hessian=lambda w, structure: _memory_curvature(task, w, structure, points),
         soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[mine])),
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
         distil=_distil(task, pool.memory),
         noise=_noise(key),
-        argmin=minimiser,
+        argmin=_no_argmin,
     )
-    minimiser.client = whole
-    return whole, minimiser
+    return whole, minibatch
 
 
-def server(task, count, pool, shards, zeros, classes, drawn, solver):
+def server(setup, zeros, drawn):
     """The server for one round."""
+    task, pool, shards = setup.task, setup.pool, setup.shards
     memory = Memory(pool.memory, shards.mine)
 
     def average(stacked, weights=None):
@@ -143,24 +138,31 @@ def server(task, count, pool, shards, zeros, classes, drawn, solver):
         return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1) / weights.sum(), stacked)
 
     def argmin(function, start):
-        return solver.solve(lambda v: function(v) / shards.n.sum(), start)
+        return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)
+
+    def memory_hessian(w, mass, structure):
+        size = len(pool.memory)
+        points = Examples(pool.memory, None, jnp.arange(size), mass, size, jax.random.key(0))
+        return _memory_curvature(task, w, structure, points)
 
     points, dtype = shards.mine.shape[-1], shards.weights.dtype
     return Server(
-        count=count,
+        count=setup.count,
         participation=drawn.mean(),
         zero=jnp.zeros((), dtype),
         zeros=zeros,
-        identity=lambda structure: identity(structure, zeros, count),
-        unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, classes), dtype)),
+        identity=lambda structure: identity(structure, zeros, setup.count),
+        unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, setup.classes), dtype)),
         average=average,
         gather=memory.place,
         distil=_distil(task, pool.memory),
-        memory_hessian=lambda w, mass, structure: _memory_curvature(
-            task, w, structure, pool.memory, jnp.arange(len(pool.memory)), mass, jax.random.key(0)
-        ),
+        memory_hessian=memory_hessian,
         argmin=argmin,
     )
+
+
+def _no_argmin(objective, start):
+    raise ConfigError("k.argmin is asked for outside of client_update; expected it there alone")
 
 
 def _predict(task, w, inputs):
@@ -178,16 +180,15 @@ def _loss(task, pool, rows, real, n, outputs):
     return loss
 
 
-def _curvature(task, kind, w, structure, inputs, labels, rows, weights, count, key):
-    arguments = (task.model, task.likelihood, w.tree, inputs, labels, rows, weights, count, key)
+def _curvature(task, kind, w, structure, examples):
     if structure == "diagonal":
-        return Diagonal(Vector(kind.diagonal(*arguments)))
-    return Full(kind.full(*arguments))
+        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, *examples)))
+    return Full(kind.full(task.model, task.likelihood, w.tree, *examples))
 
 
-def _memory_curvature(task, w, structure, inputs, rows, weights, key):
+def _memory_curvature(task, w, structure, points):
     """At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label."""
-    return _curvature(task, GaussNewton(), w, structure, inputs, None, rows, weights, len(rows), key)
+    return _curvature(task, GaussNewton(), w, structure, points)
 
 
 def _distil(task, inputs):

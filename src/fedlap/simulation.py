@@ -95,9 +95,7 @@ class Simulation:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
 
     def init(self) -> State:
-        setup, batches = self.setup, self.plan(0).batches
-        state = initial(*setup.static, setup.method, setup.pool, setup.shards, batches, setup.key)
-        return self.engine.prepare(state._replace(round=0), setup.count)
+        return self.engine.prepare(initial(self.setup)._replace(round=0), self.setup.count)
 
     def plan(self, round) -> Plan:
         """Who takes part in a round, and with which minibatches."""

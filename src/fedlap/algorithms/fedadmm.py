@@ -17,6 +17,7 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
     """
 
     alpha: float = hyper("positive")
+    mean_loss = True
 
     def init(self, s, start):
         return Point(start), Dual(s.zeros)

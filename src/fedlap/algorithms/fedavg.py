@@ -10,6 +10,8 @@ class FedAvg(Algorithm[Point, Nothing, Point, Weighted]):
     w_g ← Σ_k N_k w_k / Σ_k N_k
     """
 
+    mean_loss = True
+
     def init(self, s, start):
         return Point(start), Nothing()
 

@@ -28,6 +28,7 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
 
     alpha: float = hyper("positive")
     weight_decay: float = hyper("nonnegative", default=0.0)
+    mean_loss = True
 
     def init(self, s, start):
         return Remembered(start, s.zeros), Dual(s.zeros)

@@ -13,6 +13,7 @@ class FedProx(Algorithm[Point, Nothing, Point, Weighted]):
     """
 
     alpha: float = hyper("nonnegative")
+    mean_loss = True
 
     def init(self, s, start):
         return Point(start), Nothing()

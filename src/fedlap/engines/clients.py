@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Clients(tuple):
@@ -14,19 +15,20 @@ class Clients(tuple):
 
     @property
     def site(self):
-        return _stack(client.site for client in self)
+        return stack(client.site for client in self)
 
     @property
     def solver(self):
-        return _stack(client.solver for client in self)
+        return stack(client.solver for client in self)
 
     @property
     def contribution(self):
-        return _stack(client.contribution for client in self)
+        return stack(client.contribution for client in self)
 
 
-def _stack(trees):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+def stack(trees):
+    """Trees of arrays as one, [K, …], copied and not compiled: a program of K arguments takes K² to compile."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
 
 
 def _flatten_with_keys(clients):

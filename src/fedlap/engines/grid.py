@@ -4,6 +4,7 @@ Settings of one seed share its minibatches, so the gathering of data is done onc
 seeds are the outer axis and settings the inner one.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..evaluate import evaluate as metrics
 from ..parties import Batches
+from .setup import Plan
 from .vectorised import federated_round
 
 
@@ -53,9 +55,7 @@ def _pad(leaf, shape, fill):
 class Prepared(NamedTuple):
     """All that stays fixed for all runs, and the state each of them begins with."""
 
-    static: tuple
-    methods: object  # [settings, …]
-    data: Stack  # pool, shards and keys
+    setup: Stack  # its method [settings, …], shared by all seeds
     tests: list[Stack]  # the test set and each watched one, with how many rows of it are no padding
     states: object  # [seeds, settings, …]
 
@@ -70,9 +70,7 @@ def prepare(runs):
     ]
     sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
     return Prepared(
-        first[0].setup.static,
-        methods,
-        stack([(run.setup.pool, run.setup.shards, run.setup.key) for run in first]),
+        stack([replace(run.setup, method=methods) for run in first]),
         [stack([data[i] for data in sets]) for i in range(len(sets[0]))],
         stack_seeds(states)._replace(round=0),
     )
@@ -83,15 +81,16 @@ def advance(prepared, states, plans):
     rows = stack([plan.batches.rows for plan in plans], fill=-1)
     steps = stack([plan.batches.steps for plan in plans])
     drawn = np.array([plan.drawn for plan in plans])
-    data = (*prepared.data.tree, Batches(rows.tree, steps.tree))
-    axes = Axes((*prepared.data.axes, Batches(rows.axes, steps.axes)))
-    new = _compiled(prepared.static, axes, prepared.methods, states, data, np.float64(drawn))
+    plan = Plan(np.float64(drawn), Batches(rows.tree, steps.tree))
+    axes = Axes((prepared.setup.axes, Plan(0, Batches(rows.axes, steps.axes))))
+    new = _compiled(axes, prepared.setup.tree, states, plan)
     return new._replace(round=states.round + 1)
 
 
 def evaluate(prepared, states):
     """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
-    found = [_evaluate(prepared.static[0], Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
+    task = prepared.setup.tree.task
+    found = [_evaluate(task, Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
     return np.concatenate([np.array(metrics) for metrics in found])
 
 
@@ -118,16 +117,13 @@ class Axes:
         return (self.leaves, self.structure) == (other.leaves, other.structure)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _compiled(static, axes, methods, states, data, drawn):
-    def one_run(method, state, data, drawn):
-        pool, shards, key, batches = data
-        return federated_round(*static, method, state, pool, shards, batches, drawn, key)
-
+@partial(jax.jit, static_argnums=0)
+def _compiled(axes, setup, states, plan):
     run = states._replace(round=None, server=0, start=0, clients=0)
-    over_settings = jax.vmap(one_run, in_axes=(0, run, None, None), out_axes=run)
-    over_seeds = jax.vmap(over_settings, in_axes=(None, run, axes.tree, 0), out_axes=run)
-    return over_seeds(methods, states, data, drawn)
+    of_setting = replace(setup, method=0, pool=None, shards=None, key=None)
+    of_setup, of_plan = axes.tree
+    over_settings = jax.vmap(federated_round, in_axes=(of_setting, run, None), out_axes=run)
+    return jax.vmap(over_settings, in_axes=(of_setup, run, of_plan), out_axes=run)(setup, states, plan)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

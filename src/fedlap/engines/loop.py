@@ -16,14 +16,11 @@ __all__ = ["advance", "prepare"]
 def advance(setup, state, drawn, batches):
     with jax.disable_jit():
         moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
-        clients = list(state.clients)
-        for k in np.flatnonzero(drawn):
+
+        def on_client(k, client):
             shard, mine = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
-            clients[k] = client_round(
-                setup.task, setup.count, setup.method, told, clients[k], setup.pool, shard, mine, moment
-            )
-        clients = Clients(clients)
-        server = server_round(
-            *setup.static, setup.method, state.server, clients.contribution, setup.pool, setup.shards, np.float64(drawn)
-        )
+            return client_round(setup, told, client, shard, mine, moment)
+
+        clients = Clients(on_client(k, client) if drawn[k] else client for k, client in enumerate(state.clients))
+        server = server_round(setup, state.server, clients.contribution, np.float64(drawn))
         return State(state.round + 1, server, server.w, clients)

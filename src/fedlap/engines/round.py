@@ -1,12 +1,12 @@
 """The round, written once: what a client does and what the server does. Engines only decide where."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .. import parties
+from ..solvers import Problem
 from ..vector import Vector
 
 
@@ -35,37 +35,60 @@ class Method(NamedTuple):
     server_solver: Any
 
 
-def client_round(task, count, method, told, client, pool, shard, batches, moment):
+def client_round(setup, told, client, shard, batches, moment):
     """Lines 1 and 2 on one client, which knows of the server's state what is broadcast."""
-    k, minimiser = parties.client(task, count, pool, shard, moment, method.solver, client.solver, batches)
-    q = method.algorithm.client_update(told, client.site, k)
-    t = method.algorithm.site_update(told, client.site, q, k)
-    return ClientState(t, minimiser.state, method.algorithm.contribution(t, q, k))
+    algorithm = setup.method.algorithm
+    k, minibatch = parties.client(setup, shard, moment)
+
+    def solve(objective, start, state):
+        problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
+        return setup.method.solver.minimise(problem, state)
+
+    q, solver = answered(lambda argmin: _update(algorithm, told, client.site, k, argmin), solve, client.solver)
+    t = algorithm.site_update(told, client.site, q, k)
+    return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
-def server_round(task, count, classes, method, server, contributions, pool, shards, drawn):
+def server_round(setup, server, contributions, drawn):
     """Line 3."""
     zeros = jax.tree.map(jnp.zeros_like, server.w)
-    s = parties.server(task, count, pool, shards, zeros, classes, drawn, method.server_solver)
-    return method.algorithm.server_update(server, contributions, s)
+    return setup.method.algorithm.server_update(server, contributions, parties.server(setup, zeros, drawn))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def initial(task, count, classes, method, pool, shards, batches, key):
+@jax.jit
+def initial(setup):
     """The state before the first round, with one client for all: what a client that never moves would send."""
-    start = Vector(task.model.init(jax.random.fold_in(key, 0), pool.inputs[:1], classes))
+    algorithm = setup.method.algorithm
+    start = Vector(setup.task.model.init(jax.random.fold_in(setup.key, 0), setup.pool.inputs[:1], setup.classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
-    s = parties.server(task, count, pool, shards, zeros, classes, jnp.ones(count), method.server_solver)
-    g, t = method.algorithm.init(s, start)
-    shard, mine = jax.tree.map(lambda leaf: leaf[0], (shards, batches))
-    k, minimiser = parties.client(task, count, pool, shard, parties.Moment(0, start, key), Still(), (), mine)
-    q = method.algorithm.client_update(method.algorithm.broadcast(g), t, k)
-    contribution = method.algorithm.contribution(t, q, k)
-    return State(0, g, start, ClientState(t, method.solver.init(minimiser.state), contribution))
+    g, t = algorithm.init(parties.server(setup, zeros, jnp.ones(setup.count)), start)
+    shard = jax.tree.map(lambda leaf: leaf[0], setup.shards)
+    k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
+    told = algorithm.broadcast(g)
+    q, variable = answered(lambda argmin: _update(algorithm, told, t, k, argmin), _stay, ())
+    return State(0, g, start, ClientState(t, setup.method.solver.init(variable), algorithm.contribution(t, q, k)))
 
 
-class Still:
-    """A solver that stays where it starts; its state is what argmin ranges over."""
+def answered(update, answer, memory):
+    """What `update(argmin)` gives, and what is remembered of its argmins.
 
-    def minimise(self, problem, state):
-        return problem.start, problem.start
+    Each argmin is answered by `answer(objective, start, memory)` with a variable and the memory for the next, so that
+    `w ← argmin …` stays one line in an algorithm and a solver's state goes in and comes out as a value.
+    """
+    memories = [memory]
+
+    def argmin(objective, start):
+        variable, after = answer(objective, start, memories[-1])
+        memories.append(after)
+        return variable
+
+    return update(argmin), memories[-1]
+
+
+def _update(algorithm, told, site, k, argmin):
+    return algorithm.client_update(told, site, k._replace(argmin=argmin))
+
+
+def _stay(objective, start, before):
+    """Stays where it starts, and remembers what argmin ranges over: weights, or a Gaussian."""
+    return start, start

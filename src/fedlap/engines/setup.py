@@ -1,6 +1,5 @@
 """All that stays fixed during a run, as arrays on the device."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,22 +9,21 @@ import numpy as np
 from ..memory_points import draw_memory
 from ..parties import Batches, Pool, Shard, Task
 from ..streams import number, stream
+from ..vector import pytree, static
 from .round import Method
 
 
-@dataclass(frozen=True)
+@pytree
 class Setup:
-    task: Task
-    count: int
-    classes: int
+    """What every function of a round is given whole: jit sees arrays in it, and a program to compare."""
+
+    task: Task = static()
+    count: int = static()
+    classes: int = static()
     method: Method
     pool: Pool
     shards: Shard
     key: Any
-
-    @property
-    def static(self):
-        return self.task, self.count, self.classes
 
 
 def make_setup(task, method, federation, seed, memory=None):
@@ -66,7 +64,8 @@ def draw_plan(solver, federation, participation, seed, round):
 
 def draw_batches(solver, federation, drawn, seed, round):
     """The minibatches of the drawn clients; no client's depend on who else is drawn."""
-    steps = np.array([solver.step_count(len(rows)) for rows in federation.rows], np.int32)
+    sizes, size_of = np.unique(federation.sizes, return_inverse=True)
+    steps = np.array([solver.step_count(size) for size in sizes.tolist()], np.int32)[size_of]
     batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
     for k in np.flatnonzero(drawn):
         name, rows = federation.clients[k], federation.rows[k]
@@ -82,10 +81,11 @@ def everyone(participation):
 def _draw_clients(names, participation, seed, round):
     count = len(names)
     wanted = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
-    drawn = np.zeros(count, bool)
+    if wanted >= count:
+        return np.ones(count, bool)
     by_name = np.argsort(names)  # in whatever order they come, the same names are drawn
-    drawn[by_name[stream(seed, "participants", round).permutation(count)[:wanted]] if wanted < count else ...] = True
-    return drawn
+    drawn = by_name[stream(seed, "participants", round).permutation(count)[:wanted]]
+    return np.isin(np.arange(count), drawn)
 
 
 def pad(ragged, value):

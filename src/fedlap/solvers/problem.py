@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-
 from ..algorithm import Client
 
 
@@ -15,19 +13,17 @@ class Problem(NamedTuple):
     minibatch: Callable[[Any, Any], Client]  # (rows, step) → the client seen through these rows
     rows: Any  # [steps, batch] row numbers, −1 for none
     steps: Any  # how many of them count
+    mean_loss: bool = False  # whether the objective is stated on ℓ_k/N_k, and not on the sum ℓ_k
 
     @property
     def scale(self):
         """What brings the objective to the scale of a mean loss.
 
         An objective may be stated on ℓ_k or on ℓ_k/N_k; its minimiser is the same, but gradient clipping and
-        tolerances are not. The coefficient of ℓ_k is the derivative of the objective with respect to it.
+        tolerances are not.
         """
-
-        def as_function_of_loss(value):
-            return self.objective(self.start, self.client._replace(loss=lambda w: value))
-
-        return 1 / (jax.grad(as_function_of_loss)(1.0) * self.client.n)
+        coefficient = 1 / self.client.n if self.mean_loss else 1.0
+        return 1 / (coefficient * self.client.n)
 
     def full_batch(self, variable):
         return self.scale * self.objective(variable, self.client)

@@ -113,9 +113,7 @@ class Terms:
         task = Task(as_model(self.model), categorical, GaussNewton())
         method = Method(self.algorithm, self.solver, self.server_solver)
         setup = make_setup(task, method, outline, self.seed, memory or self.no_memory(len(sizes)))
-        batches = draw_batches(self.solver, outline, np.zeros(len(sizes), bool), self.seed, 0)
-        first = initial(*setup.static, setup.method, setup.pool, setup.shards, batches, setup.key)
-        return Fixed(self, outline, setup, first._replace(round=0))
+        return Fixed(self, outline, setup, initial(setup)._replace(round=0))
 
     def no_memory(self, count):
         """The shared points of an algorithm that shares none."""
