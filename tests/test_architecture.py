@@ -122,3 +122,8 @@ def test_the_core_takes_few_arguments():
 def test_modules_stay_small():
     long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 280}
     assert not long
+
+
+def test_files_of_tests_stay_small():
+    long = {p.name: n for p in Path(__file__).parent.glob("*.py") if (n := len(p.read_text().splitlines())) > 500}
+    assert not long

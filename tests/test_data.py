@@ -1,10 +1,8 @@
-"""Bundled tables, file readers, finding and fetching files, image federations, loading by name."""
+"""Finding and fetching files, image federations, loading by name."""
 
 import ast
 import dataclasses
 import gzip
-import hashlib
-import http.server
 import io
 import lzma
 import re
@@ -18,356 +16,13 @@ import numpy as np
 import pytest
 
 import fedlap.data
-from fedlap.data import bring, cifar10, credit, dirichlet, fashion_mnist, fetch, heart, load, mnist, sources, verify
-from fedlap.data.catalogue import BUNDLED, DATASETS, Content, Download
-from fedlap.data.files import cifar_arrays, idx_array, read_content, read_members
-from fedlap.data.tables import standardise
+from fedlap.data import bring, cifar10, dirichlet, fashion_mnist, fetch, heart, load, mnist, sources, verify
+from fedlap.data.catalogue import DATASETS, Content
+from fedlap.data.files import cifar_arrays, idx_array
 from fedlap.errors import ConfigError, DataError
-
-MD5 = {
-    "processed.cleveland.data": "2d91a8ff69cfd9616aa47b59d6f843db",
-    "processed.hungarian.data": "22e96bee155b5973568101c93b3705f6",
-    "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
-    "processed.va.data": "4249d03ca7711e84f4444768c9426170",
-    "crx.data": "f9ef466328183a973ebefdf65af8a96c",
-}
-
-
-def md5(content):
-    return hashlib.md5(content).hexdigest()
-
-
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-# --- bundled tables
-
-
-@pytest.mark.parametrize("file", MD5)
-def test_bundled_files_are_the_publishers_bytes(file):
-    assert md5((BUNDLED / file).read_bytes()) == MD5[file]
-
-
-def test_bundled_data_sets_verify_and_need_no_fetching():
-    assert verify("credit") == [(str(BUNDLED / "crx.data"), "ok")]
-    assert [status for _, status in verify("heart")] == ["ok"] * 4
-    assert fetch("heart") == BUNDLED
-
-
-def test_the_attribution_names_licence_authors_and_dois():
-    text = (BUNDLED / "ATTRIBUTION.md").read_text()
-    for needed in ("CC BY 4.0", "10.24432/C52P4X", "10.24432/C5FS30", "Quinlan", "Janosi", "Detrano"):
-        assert needed in text
-
-
-@pytest.mark.parametrize("preset", ["paper", "standard"])
-def test_heart_has_flambys_hospitals(preset):
-    made = heart(preset=preset)
-    assert made.clients == ("cleveland", "hungarian", "switzerland", "va")
-    assert made.sizes.tolist() == [199, 172, 30, 85]
-    assert (made.inputs.shape, made.test_inputs.shape, made.classes) == ((486, 13), (254, 13), 2)
-    rates = made.class_counts[:, 1] / made.sizes
-    assert rates.round(2).tolist() == [0.46, 0.38, 1.00, 0.78]
-
-
-def test_heart_in_the_papers_preset_is_as_recorded():
-    made = heart(preset="paper")
-    # The first record of the Cleveland file, which is a training row: age 63, male, chest pain 1, rest ECG 2.
-    assert made.of("cleveland")[0][0].tolist() == [63, 1, 145, 233, 1, 150, 0, 2.3, 0, 0, 0, 0, 1]
-    assert made.of("cleveland")[1][0] == 0
-    assert made.of("switzerland")[0][:, 3].max() == 0
-
-
-def test_heart_in_the_standard_preset_is_scaled_by_the_training_rows_of_all_hospitals():
-    raw, scaled = heart(preset="paper"), heart(preset="standard")
-    np.testing.assert_allclose(scaled.inputs.mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(scaled.inputs.std(axis=0), 1)
-    # Test rows are scaled with training statistics, not with their own.
-    expected = (raw.test_inputs - raw.inputs.mean(axis=0)) / raw.inputs.std(axis=0)
-    np.testing.assert_allclose(scaled.test_inputs, expected)
-    # Hospitals keep what sets them apart: nobody recorded cholesterol in Switzerland.
-    assert scaled.of("switzerland")[0][:, 3].max() < -1
-
-
-def test_a_column_that_is_constant_in_training_is_centred_and_not_blown_up():
-    train, test = standardise(np.array([[5.0, 1.0], [5.0, 3.0]]), np.array([[7.0, 4.0]]))
-    assert train.tolist() == [[0, -1], [0, 1]] and test.tolist() == [[2, 2]]
-
-
-def split_by_scikit_learn(file, skip, dropped, **options):
-    """Which complete rows of a file are test rows, with scikit-learn's split computed anew."""
-    selection = pytest.importorskip("sklearn.model_selection")
-    lines = (BUNDLED / file).read_text().split()[skip:]
-    rows = [np.delete(line.split(","), dropped) for line in lines]
-    rows = np.array([row for row in rows if "?" not in row])
-    positive = np.isin(rows[:, -1], ["1", "2", "3", "4", "+"]).astype(int)
-    stratify = positive if np.bincount(positive, minlength=2).min() > 2 else None
-    train, test = selection.train_test_split(np.arange(len(rows)), stratify=stratify, shuffle=True, **options)
-    return rows, positive, np.sort(train), np.sort(test)
-
-
-def test_hearts_split_is_scikit_learns():
-    made = heart(preset="paper")
-    start = 0
-    for name in made.clients:
-        rows, positive, train, test = split_by_scikit_learn(
-            f"processed.{name}.data", 0, [10, 11, 12], train_size=0.66, test_size=1 - 0.66, random_state=43
-        )
-        numeric = rows[:, [0, 1, 3, 4, 5, 7, 8, 9]].astype(float)
-        np.testing.assert_array_equal(made.of(name)[0][:, :8], numeric[train])
-        np.testing.assert_array_equal(made.of(name)[1], positive[train])
-        np.testing.assert_array_equal(made.test_inputs[start : start + len(test), :8], numeric[test])
-        np.testing.assert_array_equal(made.test_labels[start : start + len(test)], positive[test])
-        start += len(test)
-    assert start == 254
-
-
-def test_credits_split_is_scikit_learns():
-    made = credit(preset="paper")
-    rows, positive, train, test = split_by_scikit_learn("crx.data", 1, [], test_size=0.2, random_state=1)
-    numeric = rows[:, [1, 2, 7, 10, 13, 14]].astype(float)
-    np.testing.assert_array_equal(made.inputs[:, 36:], numeric[train])
-    np.testing.assert_array_equal(made.labels, positive[train])
-    np.testing.assert_array_equal(made.test_inputs[:, 36:], numeric[test])
-    np.testing.assert_array_equal(made.test_labels, positive[test])
-
-
-@pytest.mark.parametrize("preset", ["paper", "standard"])
-@pytest.mark.parametrize(
-    ("split", "counts"),
-    [
-        ("heterogeneous", [[34, 2]] * 5 + [[22, 45]] * 5),
-        ("homogeneous", [[28, 24]] * 6 + [[28, 23]] * 4),
-        ("two_clients", [[142, 118]] * 2),
-    ],
-)
-def test_credit_has_the_papers_counts(preset, split, counts):
-    made = credit(preset=preset, split=split, seed=3)
-    assert (made.inputs.shape, made.test_inputs.shape) == ((521, 42), (131, 42))
-    assert np.bincount(made.labels).tolist() == [285, 236]
-    assert made.class_counts.tolist() == counts
-
-
-def test_credits_seed_moves_records_between_clients_and_nothing_else():
-    first, again, other = credit(seed=0), credit(seed=0), credit(seed=1)
-    assert first.fingerprint() == again.fingerprint()
-    np.testing.assert_array_equal(first.inputs, other.inputs)
-    np.testing.assert_array_equal(first.test_inputs, other.test_inputs)
-    assert any((a != b).any() for a, b in zip(first.rows, other.rows, strict=True))
-
-
-def test_credit_in_the_standard_preset_scales_numeric_columns_by_training_rows():
-    raw, scaled = credit(preset="paper"), credit(preset="standard")
-    np.testing.assert_array_equal(raw.inputs[:, :36], scaled.inputs[:, :36])
-    assert set(np.unique(raw.inputs[:, :36])) == {0.0, 1.0}
-    train, test = raw.inputs[:, 36:], raw.test_inputs[:, 36:]
-    np.testing.assert_allclose(scaled.inputs[:, 36:], (train - train.mean(axis=0)) / train.std(axis=0))
-    np.testing.assert_allclose(scaled.test_inputs[:, 36:], (test - train.mean(axis=0)) / train.std(axis=0))
-    assert raw.inputs.max() == 100_000
-
-
-def test_credits_pooled_optimum_is_the_papers():
-    # Two logits, no bias, δ = 1 or 10 on all weights: for the logits' difference u, a penalty δ/4 |u|².
-    # The paper states a test loss of 0.337 and an accuracy of 90 %.
-    made = credit(preset="paper")
-    scale = made.inputs.std(axis=0) + 1e-9
-    x, xt = made.inputs / scale, made.test_inputs / scale
-    loss, accuracy = {}, {}
-    for delta in (1.0, 10.0):
-        u = np.zeros(42)
-        for _ in range(60):
-            p = 1 / (1 + np.exp(-x @ u))
-            gradient = x.T @ (p - made.labels) + delta / 2 * u / scale**2
-            hessian = (x.T * (p * (1 - p))) @ x + np.diag(delta / 2 / scale**2)
-            u -= np.linalg.solve(hessian, gradient)
-        assert np.abs(gradient).max() < 1e-8
-        z = xt @ u
-        loss[delta] = np.mean(np.logaddexp(0, z) - made.test_labels * z)
-        accuracy[delta] = np.mean((z > 0) == made.test_labels)
-    assert loss[1.0] == pytest.approx(0.3365, abs=1e-4)
-    assert accuracy[10.0] == pytest.approx(118 / 131)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: heart(preset="standart"),
-            r"unknown preset 'standart'; did you mean 'standard'\? \(choices: paper, standard\)",
-        ),
-        (lambda: credit(preset="raw"), r"unknown preset 'raw' \(choices: paper, standard\)"),
-        (lambda: credit(split="even"), r"unknown split 'even' .*heterogeneous, homogeneous, two_clients"),
-        (lambda: credit(seed=-1), "seed is -1; expected a whole number, 0 or above"),
-        (lambda: fetch("minst"), r"unknown data set 'minst'; did you mean 'mnist'"),
-    ],
-)
-def test_an_unknown_choice_is_refused_with_the_choices(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-# --- file formats
-
-
-def idx(array):
-    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-    return bytes((0, 0, 8, array.ndim)) + sizes + array.astype(np.uint8).tobytes()
-
-
-def cifar(images, labels):
-    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    return np.column_stack([labels, planes]).astype(np.uint8).tobytes()
-
-
-IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-COLOURS = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
-
-
-def test_an_idx_array_is_read_back():
-    np.testing.assert_array_equal(idx_array(idx(IMAGES), "file", 3), IMAGES)
-    np.testing.assert_array_equal(idx_array(idx(np.array([3, 1])), "file", 1), [3, 1])
-
-
-def test_cifar_records_are_read_back_with_channels_last():
-    images, labels = cifar_arrays(cifar(COLOURS, [3, 0, 9, 1]), "file")
-    np.testing.assert_array_equal(images, COLOURS)
-    assert labels.tolist() == [3, 0, 9, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "some-file: not an IDX file .* expected it to start with 00 00 08 03, found nothing"),
-        (b"<html>", "some-file: not an IDX file .* found 3c 68 74 6d"),
-        (idx(np.array([1])), "expected it to start with 00 00 08 03, found 00 00 08 01"),
-        (idx(IMAGES)[:10], "some-file: truncated header; expected 16 bytes, found 10"),
-        (
-            idx(IMAGES)[:-1],
-            r"some-file: truncated; expected 76 bytes for an array of shape \(5, 4, 3\), found 75",
-        ),
-        (idx(IMAGES) + b"!", "some-file: bytes after the end; expected 76 bytes .*, found 77"),
-    ],
-)
-def test_a_bad_idx_file_is_refused_by_name(content, message):
-    with pytest.raises(DataError, match=message):
-        idx_array(content, "some-file", 3)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "some-file: 0 bytes; expected a whole number of records of 3073 bytes, at least one"),
-        (cifar(COLOURS, [0] * 4)[:-1], "some-file: 12291 bytes; expected a whole number of records"),
-        (cifar(COLOURS, [0, 1, 10, 2]), "some-file, record 2: label is 10; expected 0 to 9"),
-    ],
-)
-def test_a_bad_cifar_file_is_refused_by_name(content, message):
-    with pytest.raises(DataError, match=message):
-        cifar_arrays(content, "some-file")
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, lzma.compress])
-def test_compression_is_recognised_by_the_bytes_not_the_name(tmp_path, compress):
-    path = tmp_path / "content.gz"
-    path.write_bytes(compress(idx(IMAGES)))
-    assert read_content(path) == idx(IMAGES)
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-def test_damaged_compressed_data_is_refused_by_name(tmp_path, compress):
-    whole = compress(idx(IMAGES))
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 0xFF
-    for number, content in enumerate((whole[:-9], bytes(flipped))):
-        path = tmp_path / f"damaged-{number}"
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=f"damaged-{number}: damaged or truncated compressed data"):
-            read_content(path)
-
-
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
-        read_content(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"nowhere: cannot be read \(No such file"):
-        read_members(tmp_path / "nowhere", ["a"])
-
-
-def archive(**members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(f"folder/{name}")
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def test_members_of_an_archive_are_read_and_missing_or_damaged_ones_refused(tmp_path):
-    noise = np.random.default_rng(0).bytes(50_000)
-    path = tmp_path / "archive.tar.gz"
-    path.write_bytes(archive(one=b"first", two=noise))
-    assert read_members(path, ["folder/two", "folder/one"]) == {"folder/one": b"first", "folder/two": noise}
-    with pytest.raises(DataError, match=r"archive.tar.gz: no file folder/three in this archive"):
-        read_members(path, ["folder/one", "folder/three"])
-    for damaged in (path.read_bytes()[:20_000], b"not an archive"):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"archive.tar.gz: damaged or truncated archive"):
-            read_members(path, ["folder/two"])
-
+from mirror import FILES, Server, catalogue, cifar, idx, left_in, md5, sha256, store
 
 # --- finding and fetching
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`; `behaviour` says how, `requests` records the Range header of each request."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.requests, self.behaviour = {}, [], "good"
-        self.sent, self.hung_up = 0, threading.Event()
-        self.address = f"http://127.0.0.1:{self.server_port}/"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-    def do_GET(self):
-        server, content = self.server, self.server.files[self.path.lstrip("/")]
-        requested = self.headers.get("Range")
-        server.requests.append(requested)
-        if server.behaviour == "error":
-            return self.send_error(503)
-        if server.behaviour == "endless":
-            return self.send_for_ever()
-        if server.behaviour == "wrong bytes":
-            content = bytes(len(content))
-        if server.behaviour == "too much":
-            content += b"more"
-        if server.behaviour in ("short page", "short page of no length"):
-            content, requested = b"Please log in", None
-        start = 0
-        if requested and server.behaviour != "no ranges":
-            start = int(requested.removeprefix("bytes=").removesuffix("-"))
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        else:
-            self.send_response(200)
-        if server.behaviour != "short page of no length":
-            self.send_header("Content-Length", str(len(content) - start))
-        self.end_headers()
-        stop = len(content) // 2 if server.behaviour == "breaks off" else len(content)
-        self.wfile.write(content[start:stop])
-
-    def send_for_ever(self):
-        self.send_response(200)
-        self.end_headers()
-        try:
-            while self.server.sent < 1 << 27:
-                self.server.sent += self.wfile.write(bytes(1 << 16))
-        except OSError:
-            self.server.hung_up.set()
 
 
 @pytest.fixture
@@ -376,19 +31,6 @@ def server():
         threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield running
         running.shutdown()
-
-
-def tiny_idx_files():
-    """Four files like MNIST's: 40 training and 20 test images of 28 × 28, with 4 and 2 of each class."""
-    rng = np.random.default_rng(7)
-    files = {}
-    for stem, count in (("train", 40), ("t10k", 20)):
-        files[f"{stem}-images-idx3-ubyte"] = idx(rng.integers(0, 256, (count, 28, 28)))
-        files[f"{stem}-labels-idx1-ubyte"] = idx(rng.permutation(np.arange(count) % 10))
-    return files
-
-
-FILES = tiny_idx_files()
 
 
 @pytest.fixture
@@ -403,34 +45,12 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def catalogue(monkeypatch, name, mirrors):
-    contents = tuple(Content(file, len(content), sha256(content)) for file, content in FILES.items())
-    downloads = []
-    for file, content in FILES.items():
-        packed = gzip.compress(content, mtime=0)
-        urls = tuple(f"{mirror}{file}.gz" for mirror in mirrors)
-        downloads.append(Download(f"{file}.gz", len(packed), md5(packed), urls, (file,)))
-    changed = dataclasses.replace(DATASETS[name], contents=contents, downloads=tuple(downloads), system_folders=())
-    monkeypatch.setitem(DATASETS, name, changed)
-
-
 @pytest.fixture
 def online(nowhere, server, monkeypatch):
     """As `nowhere`, with a server that has the files."""
     catalogue(monkeypatch, "mnist", (server.address,))
     server.files = {f"{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
     return server
-
-
-def store(folder, pack=lambda content: content, suffix=""):
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, content in FILES.items():
-        (folder / f"{file}{suffix}").write_bytes(pack(content))
-    return folder
-
-
-def left_in(folder):
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize(
@@ -837,15 +457,6 @@ def test_load_refuses_unknown_names_with_the_nearest_choice(arguments, message):
 
 
 # --- the package
-
-
-def test_the_catalogue_says_what_a_user_asks():
-    for name, dataset in DATASETS.items():
-        assert dataset.name == name
-        assert dataset.description and dataset.licence and dataset.source
-        assert dataset.bundled == (name in ("heart", "credit"))
-    assert DATASETS["heart"].bytes == sum((BUNDLED / file).stat().st_size for file in MD5 if file != "crx.data")
-    assert DATASETS["cifar10"].bytes == 170_052_171
 
 
 def test_the_data_layer_imports_numpy_and_the_standard_library_only():
