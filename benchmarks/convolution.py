@@ -18,8 +18,8 @@ def fedlap_epoch(inputs, labels, seed):
     import optax
     from jax import lax
 
-    from fedlap.likelihood import categorical
-    from fedlap.models import zenke_cnn
+    from fedlap.models.likelihood import categorical
+    from fedlap.models.ready import zenke_cnn
 
     model, key, optimiser = zenke_cnn(), jax.random.key(seed), optax.adam(RATE)
     inputs, labels = jax.numpy.asarray(inputs), jax.numpy.asarray(labels)

@@ -15,9 +15,9 @@ import optax
 from jax import lax
 from timing import interleave, show
 
-from fedlap.curvature import GaussNewton
-from fedlap.likelihood import categorical
-from fedlap.models import mlp
+from fedlap.models.curvature import GaussNewton
+from fedlap.models.likelihood import categorical
+from fedlap.models.ready import mlp
 
 BATCH, CHUNK, CLASSES, RATE = 32, 200, 10, 1e-3
 MODEL, KEY = mlp(), jax.random.key(0)

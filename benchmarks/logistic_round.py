@@ -14,7 +14,7 @@ import numpy as np
 from timing import interleave, show
 
 import fedlap
-from fedlap.engines import grid
+from fedlap.engines import batch as grid
 
 DELTA, EPOCHS, BATCH, RATE = 1.0, 10, 4, 1e-3
 

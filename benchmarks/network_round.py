@@ -11,13 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedlap.flower import demo
+from fedlap.cli import demo
+from fedlap.cli.processes import Processes, free_port
 from fedlap.flower.environment import prepare
-from fedlap.flower.processes import Processes, free_port
-from fedlap.study import example, scaffold
-from fedlap.study.coordinator import Coordinator, Policy
-from fedlap.study.records import pool
-from fedlap.study.terms import Terms
+from fedlap.study.agreement import example, scaffold
+from fedlap.study.protocol.coordinator import Coordinator, Policy
+from fedlap.study.protocol.records import pool
+from fedlap.study.protocol.terms import Terms
 
 MEMBERS = ("cleveland", "hungarian")
 CALLS = ("get_nodes", "push_messages", "pull_messages")  # the coordinator's questions to Flower

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 
 import fedlap
 import oracle
+from fedlap.algebra.hyperparameters import hyperparameters
+from fedlap.algebra.precision import Diagonal
 from fedlap.data import Federation
-from fedlap.hyperparameters import hyperparameters
-from fedlap.precision import Diagonal
 from fedlap.solvers.problem import FullBatch
 
 jax.config.update("jax_enable_x64", True)

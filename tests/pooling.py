@@ -11,7 +11,7 @@ import numpy as np
 
 import fedlap
 from fedlap.data import Federation
-from fedlap.simulation import histories
+from fedlap.run.simulation import histories
 
 KINDS = ("benign", "ill-conditioned", "separable", "tiny sites", "one-class sites")
 DELTAS = (1e-8, 1e-5, 1e-2, 10.0)

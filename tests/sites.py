@@ -7,10 +7,10 @@ import numpy as np
 import fedlap
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.setup import Plan, draw_batches
-from fedlap.study.coordinator import Coordinator, Policy
-from fedlap.study.messages import Reply, Request, decode, encode
-from fedlap.study.site import Site
-from fedlap.study.terms import Rows, Terms
+from fedlap.study.protocol.coordinator import Coordinator, Policy
+from fedlap.study.protocol.messages import Reply, Request, decode, encode
+from fedlap.study.protocol.site import Site
+from fedlap.study.protocol.terms import Rows, Terms
 
 NAMES = ("ash", "birch", "cedar")
 SIZES = (7, 12, 9)

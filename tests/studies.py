@@ -2,7 +2,7 @@
 
 import tomllib
 
-from fedlap.study.contract import resolve
+from fedlap.study.agreement.contract import resolve
 
 SMALL = """
 [study]

@@ -1,7 +1,7 @@
 """A sweep of a few seconds, and the same of a network, for the tests of sweeps."""
 
-from fedlap.sweeps import cells
-from fedlap.sweeps.carry import Finished, carry_out
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.runner import Finished, carry_out
 
 TABLE = {
     "federation": {"dataset": "heart"},

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import fedlap
-from fedlap.damping import damping, format_damping, parse_damping
-from fedlap.gaussian import LogGaussian, expected_log_site, kl
-from fedlap.memory import Memory, SoftLabels, weigh
-from fedlap.precision import Diagonal, Full, Isotropic, Shifted, identity
-from fedlap.quadratic import fold, linear, square
-from fedlap.vector import Vector
+from fedlap.algebra.damping import damping, format_damping, parse_damping
+from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
+from fedlap.algebra.precision import Diagonal, Full, Isotropic, Shifted, identity
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algebra.soft_labels import Memory, SoftLabels, weigh
+from fedlap.algebra.vector import Vector
 
 SHAPES = {"weight": (2, 3), "bias": (2,)}
 SIZE = 8

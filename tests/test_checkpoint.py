@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import fedlap
 from conftest import federation, same_bits
-from fedlap import checkpoint
-from fedlap.simulation import histories
+from fedlap.run import checkpoint
+from fedlap.run.simulation import histories
 from test_conformance import finish, simulation
 
 
@@ -135,7 +135,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = {folders!r}
 from test_checkpoint import run
-from fedlap.simulation import histories
+from fedlap.run.simulation import histories
 for history in histories(run(), 10_000, checkpoint=sys.argv[1]):
     print(history.state.round, flush=True)
 """

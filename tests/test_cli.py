@@ -15,11 +15,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedlap import __version__, report, spec
-from fedlap.cli import app
-from fedlap.experiment import Run
-from fedlap.study import example
-from fedlap.sweeps import cells
+from fedlap import __version__
+from fedlap.cli.main import app
+from fedlap.experiments import spec
+from fedlap.experiments import summary as report
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.experiment import Run
+from fedlap.study.agreement import example
 
 SPEC = """
 [federation]
@@ -266,7 +268,7 @@ def test_help_shows_what_it_says(words):
 def test_help_and_version_import_nothing_slow():
     code = f"""
 import sys
-from fedlap.cli import app
+from fedlap.cli.main import app
 for words in {[*HELP, ["--version"]]}:
     app(words, standalone_mode=False)
 slow = ("jax", "numpy", "optax", "matplotlib", "flwr", "rich")

@@ -12,14 +12,14 @@ import pytest
 
 import fedlap
 from conftest import THREE, Shape, federation, flat, same_bits
-from fedlap import parties
 from fedlap.algorithms import ALGORITHMS
+from fedlap.engines import parties
+from fedlap.engines.parties import Moment
 from fedlap.engines.sequential import run_client, run_server
-from fedlap.layers import Dense, Flatten
-from fedlap.likelihood import Categorical
-from fedlap.models import Network
-from fedlap.parties import Moment
-from fedlap.simulation import histories
+from fedlap.models.layers import Dense, Flatten
+from fedlap.models.likelihood import Categorical
+from fedlap.models.network import Network
+from fedlap.run.simulation import histories
 
 HYPER = {
     "fedavg": {},

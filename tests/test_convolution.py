@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedlap import convolution
-from fedlap.convolution import convolve, max_pool, pad
+from fedlap.models import convolution
+from fedlap.models.convolution import convolve, max_pool, pad
 
 
 def library(inputs, weight, padding):

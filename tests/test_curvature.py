@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from fedlap import curvature
-from fedlap.curvature import ExactHessian, GaussNewton
-from fedlap.layers import Activation, Convolution, Dense, Flatten, MaxPool
-from fedlap.likelihood import categorical
-from fedlap.models import Model, Network, as_model, logistic, mlp, zenke_cnn
+from fedlap.models import curvature
+from fedlap.models.curvature import ExactHessian, GaussNewton
+from fedlap.models.layers import Activation, Convolution, Dense, Flatten, MaxPool
+from fedlap.models.likelihood import categorical
+from fedlap.models.model import Model, as_model
+from fedlap.models.network import Network
+from fedlap.models.ready import logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 CLASSES = 3

@@ -18,7 +18,7 @@ import pytest
 import fedlap.data
 from fedlap.data import bring, cifar10, dirichlet, fashion_mnist, fetch, heart, load, mnist, sources, verify
 from fedlap.data.catalogue import DATASETS, Content
-from fedlap.data.files import cifar_arrays, idx_array
+from fedlap.data.formats import cifar_arrays, idx_array
 from fedlap.errors import ConfigError, DataError
 from mirror import FILES, Server, catalogue, cifar, idx, left_in, md5, sha256, store
 

@@ -11,10 +11,10 @@ import pytest
 
 import fedlap
 from conftest import Squared
-from fedlap.divergence import ignorance, lost_since
 from fedlap.errors import FedlapError
-from fedlap.likelihood import categorical
-from fedlap.sweeps.results import Curve, Result
+from fedlap.experiments.results import Curve, Result
+from fedlap.models.likelihood import categorical
+from fedlap.run.divergence import ignorance, lost_since
 
 RESULTS = Path(__file__).parent.parent / "paper" / "results"
 TWO, TEN = math.log(2), math.log(10)

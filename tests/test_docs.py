@@ -31,7 +31,7 @@ def test_links_to_files_lead_somewhere(page):
 def test_the_settings_file_in_the_usage_page_is_valid():
     import tomllib
 
-    from fedlap import spec
+    from fedlap.experiments import spec
 
     block = re.search(r"^```toml\n(.*?)^```", (ROOT / "docs/usage.md").read_text(), re.S | re.M).group(1)
     assert spec.resolve("credit", tomllib.loads(block)).train.seeds == (62, 63, 64)

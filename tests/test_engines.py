@@ -10,13 +10,12 @@ import pytest
 
 import fedlap
 from conftest import federation, same_bits
-from fedlap import parties
+from fedlap.algebra.soft_labels import SoftLabels, weigh
 from fedlap.algorithms import ALGORITHMS
-from fedlap.engines import ENGINES, SMALL, choose, loop, sequential, vectorised
+from fedlap.engines import ENGINES, SMALL, choose, loop, parties, sequential, vectorised
 from fedlap.engines.round import ClientState, answered
-from fedlap.layers import Activation, Dense, Dropout, Flatten
-from fedlap.memory import SoftLabels, weigh
-from fedlap.models import Network
+from fedlap.models.layers import Activation, Dense, Dropout, Flatten
+from fedlap.models.network import Network
 from test_conformance import after, build, simulation
 
 MODELS = {

@@ -6,8 +6,8 @@ import pytest
 
 import fedlap
 from conftest import federation
-from fedlap.evaluate import CHUNK, evaluate
-from fedlap.vector import Vector
+from fedlap.algebra.vector import Vector
+from fedlap.engines.evaluate import CHUNK, evaluate
 
 ROWS = 2 * CHUNK + 203  # two whole chunks and a part of a third
 

@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedlap.data.files import cifar_arrays, idx_array, read_content, read_members
+from fedlap.data.formats import cifar_arrays, idx_array, read_content, read_members
 from fedlap.errors import DataError
 from mirror import cifar, idx
 

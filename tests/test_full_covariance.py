@@ -9,9 +9,9 @@ import pytest
 
 import fedlap
 import pooling
-from fedlap.precision import Full, Shifted
-from fedlap.symmetric import silent, solve
-from fedlap.vector import Vector
+from fedlap.algebra.precision import Full, Shifted
+from fedlap.algebra.symmetric import silent, solve
+from fedlap.algebra.vector import Vector
 
 FEDERATIONS = 15  # of each kind, with four deltas each: 300 problems
 ROUNDS = 20

@@ -19,8 +19,8 @@ from conftest import (
     points,
     trajectory,
 )
-from fedlap import parties
-from fedlap.hyperparameters import hyperparameters
+from fedlap.algebra.hyperparameters import hyperparameters
+from fedlap.engines import parties
 from oracle import softmax
 
 

@@ -15,10 +15,11 @@ from jax.flatten_util import ravel_pytree
 
 import fedlap
 from conftest import FOUR, federation
-from fedlap import blueprint, saved
 from fedlap.errors import ConfigError, DataError
-from fedlap.layers import Dense, Dropout, Flatten
-from fedlap.models import Network
+from fedlap.models import blueprint
+from fedlap.models.layers import Dense, Dropout, Flatten
+from fedlap.models.network import Network
+from fedlap.run import saved
 
 MODEL = fedlap.logistic(bias=True)
 NEW = np.random.default_rng(1).normal(size=(5, FOUR.features))
@@ -66,9 +67,9 @@ def test_weights_have_names_shapes_and_the_order_of_the_flat_ones(history):
 
 
 def test_no_weight_is_lost_to_a_name_that_two_have():
-    vector = fedlap.vector.Vector({"a.b": np.zeros(1), "a": {"b": np.ones(1)}})
+    vector = fedlap.Vector({"a.b": np.zeros(1), "a": {"b": np.ones(1)}})
     assert len(vector.named) == 2
-    assert list(fedlap.vector.Vector({"a": {"b": np.ones(1)}}).named) == ["a.b"]
+    assert list(fedlap.Vector({"a": {"b": np.ones(1)}}).named) == ["a.b"]
 
 
 def test_the_state_shows_its_numbers(history):
@@ -78,8 +79,8 @@ def test_the_state_shows_its_numbers(history):
     assert np.asarray(server.w, np.float32).dtype == np.float32
     assert "1.bias" in repr(server.w) and f"{float(server.w.tree[1]['bias'][0]):.4f}" in repr(server.w)
     assert np.asarray(server.S).shape == (8,)
-    full = fedlap.precision.Full(jnp.eye(2))
-    assert np.asarray(full).shape == (2, 2) and np.asarray(fedlap.precision.Isotropic(3.0)) == 3
+    full = fedlap.algebra.precision.Full(jnp.eye(2))
+    assert np.asarray(full).shape == (2, 2) and np.asarray(fedlap.algebra.precision.Isotropic(3.0)) == 3
     v = history.state.clients.site.v
     np.testing.assert_array_equal(v.rows[1], ravel_pytree(jax.tree.map(lambda leaf: leaf[1], v.tree))[0])
 

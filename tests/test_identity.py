@@ -13,20 +13,25 @@ import numpy as np
 import pytest
 
 import fedlap
-import fedlap.spec
-from fedlap import curvature, identity, layers, likelihood, models
+import fedlap.experiments.spec
+from fedlap import identity, models
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.pytrees import register
+from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
-from fedlap.blueprint import LAYERS
-from fedlap.data.loaders import LOADERS, PARTITIONS
+from fedlap.data.by_name import LOADERS, PARTITIONS
 from fedlap.errors import DataError
-from fedlap.grid import Grid
-from fedlap.hyperparameters import hyper
+from fedlap.experiments import results
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.spec import Train, resolve
+from fedlap.models import MODELS, curvature, layers, likelihood
+from fedlap.models.blueprint import LAYERS
 from fedlap.paper.rows import Paper
+from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
-from fedlap.spec import MODELS, Train, resolve
-from fedlap.study import columns, contract, fitted, sections
-from fedlap.sweeps import cells, results
-from fedlap.vector import Vector, register
+from fedlap.study import model as fitted
+from fedlap.study.agreement import contract, sections
+from fedlap.study.table import columns
 from studies import study
 from test_checkpoint import run
 from test_conformance import HYPER, finish
@@ -79,7 +84,7 @@ KINDS = {  # where a maker is looked up, its name there, and the section that na
     **{f"model {name}": (MODELS, name, "model") for name in MODELS},
     **{f"data {name}": (LOADERS, name, "federation") for name in LOADERS},
     "partition dirichlet": (PARTITIONS, "dirichlet", "partition"),
-    "train": (vars(fedlap.spec), "Train", "train"),
+    "train": (vars(fedlap.experiments.spec), "Train", "train"),
 }
 
 
@@ -117,7 +122,7 @@ def test_one_more_argument_orphans_no_committed_result(monkeypatch):
         monkeypatch.setitem(makers, name, grown(makers[name]))
     for name in ("fedlap", "fedlap_cov"):
         monkeypatch.setitem(ALGORITHMS, name, grown(ALGORITHMS[name]))
-    monkeypatch.setattr(fedlap.spec, "Train", grown(Train))
+    monkeypatch.setattr(fedlap.experiments.spec, "Train", grown(Train))
     assert found() == before
 
 
@@ -186,7 +191,7 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "fedlap_cov", grown(ALGORITHMS["fedlap_cov"]))
     monkeypatch.setattr(fedlap, "adam", grown(fedlap.adam))
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))
-    monkeypatch.setattr("fedlap.simulation.GaussNewton", grown(curvature.GaussNewton))
+    monkeypatch.setattr("fedlap.run.simulation.GaussNewton", grown(curvature.GaussNewton))
     likely = grown(likelihood.Categorical)()
     mine = run(likelihood=likely)
     parts = (mine.algorithm, mine.solver, mine.server_solver, mine.setup.task.likelihood, mine.setup.task.curvature)

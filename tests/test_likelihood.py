@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlap.likelihood import categorical
+from fedlap.models.likelihood import categorical
 
 
 def outputs(n=5, classes=4, scale=2.0, seed=0):

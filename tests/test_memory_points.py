@@ -7,7 +7,7 @@ import pytest
 
 import fedlap
 from conftest import federation
-from fedlap.memory_points import choose_points, draw_memory, join_points
+from fedlap.engines.memory import choose_points, draw_memory, join_points
 
 
 def public(points, **options):

@@ -9,19 +9,12 @@ import numpy as np
 import pytest
 
 import fedlap
-from fedlap import layers
 from fedlap.errors import ConfigError
-from fedlap.layers import Activation, Convolution, Dense, Dropout
-from fedlap.models import (
-    Model,
-    Network,
-    acar_cnn,
-    as_model,
-    check_outputs,
-    logistic,
-    mlp,
-    zenke_cnn,
-)
+from fedlap.models import layers
+from fedlap.models.layers import Activation, Convolution, Dense, Dropout
+from fedlap.models.model import Model, as_model, check_outputs
+from fedlap.models.network import Network
+from fedlap.models.ready import acar_cnn, logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 

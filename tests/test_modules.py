@@ -9,10 +9,10 @@ from flax import nnx
 
 import fedlap
 from conftest import federation, same_bits
-from fedlap.curvature import GaussNewton
 from fedlap.errors import ConfigError
-from fedlap.likelihood import categorical
-from fedlap.models import as_model
+from fedlap.models.curvature import GaussNewton
+from fedlap.models.likelihood import categorical
+from fedlap.models.model import as_model
 
 KEY = jax.random.key(0)
 INPUTS = jax.random.normal(jax.random.key(1), (5, 2))

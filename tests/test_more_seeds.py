@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from fedlap.errors import DataError
+from fedlap.experiments.results import load
 from fedlap.paper.rows import HONEST, PAPER, Paper
-from fedlap.sweeps.results import load
 
 ROOT = Path(__file__).parent.parent
 ROWS = Paper.find(ROOT / "paper")

@@ -20,14 +20,16 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedlap.cli import demo
+from fedlap.cli.processes import Processes, free_port
 from fedlap.errors import ConfigError, DataError
-from fedlap.flower import demo, link, server, wire
+from fedlap.flower import link, server, wire
 from fedlap.flower.gate import LARGEST
-from fedlap.flower.processes import Processes, free_port
-from fedlap.study import example, fitted, keys, scaffold
-from fedlap.study.audit import verify
-from fedlap.study.messages import Reply, digest, pack
-from fedlap.study.store import read
+from fedlap.study import model as fitted
+from fedlap.study.agreement import example, keys, scaffold
+from fedlap.study.protocol.audit import verify
+from fedlap.study.protocol.messages import Reply, digest, pack
+from fedlap.study.protocol.store import read
 
 ROUNDS = 5
 

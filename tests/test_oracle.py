@@ -13,9 +13,9 @@ import fedlap
 import oracle
 from conftest import FOUR, THREE, SigmaPoints, Squared, dense, distance, federation, flat, memory, points
 from fedlap.algorithms import ALGORITHMS
-from fedlap.layers import Dense, Flatten
-from fedlap.likelihood import categorical
-from fedlap.models import Network
+from fedlap.models.layers import Dense, Flatten
+from fedlap.models.likelihood import categorical
+from fedlap.models.network import Network
 
 ROUNDS = 20
 TOLERANCE = 1e-9  # relative; 1e-14 is usual, and twenty rounds may stretch it

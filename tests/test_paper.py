@@ -27,14 +27,14 @@ from conftest import (
     points,
     trajectory,
 )
-from fedlap import quadratic
-from fedlap.algorithm import DampedSite, Gaussian, Laplace
+from fedlap.algebra import quadratic
+from fedlap.algebra.precision import Diagonal, Full
+from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
+from fedlap.algorithms.base import DampedSite, Gaussian, Laplace
 from fedlap.engines.round import server_round
-from fedlap.layers import Dense, Flatten
-from fedlap.models import Network
-from fedlap.precision import Diagonal, Full
-from fedlap.vector import Vector
+from fedlap.models.layers import Dense, Flatten
+from fedlap.models.network import Network
 from oracle import energy, line, softmax, square, squared
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedlap import report
-from fedlap.experiment import Run
+from fedlap.experiments import summary as report
+from fedlap.experiments.experiment import Run
 
 
 def run(accuracy, nll=None, seed=0, algorithm="fedlap", seconds=0.5):

@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fedlap
-from fedlap.cli import app
+from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
+from fedlap.experiments.results import Curve, Result
+from fedlap.experiments.spec_identity import of_spec
 from fedlap.paper import figures, tables, write
 from fedlap.paper.picture import picture
 from fedlap.paper.pooled import optimum
 from fedlap.paper.rows import Paper
-from fedlap.spec_identity import of_spec
-from fedlap.sweeps.results import Curve, Result
 
 PAPER = Paper.find()
 
@@ -355,7 +355,7 @@ def test_committed_results_are_of_committed_sweeps():
             cell = row.sweep.cell(result.algorithm, result.setting, result.seed, result.held_out)
             assert cell.digest == result.cell
             table = dict(result.spec)
-            assert of_spec(fedlap.spec.resolve(table.pop("name"), table)) == of_spec(cell.spec)
+            assert of_spec(fedlap.experiments.spec.resolve(table.pop("name"), table)) == of_spec(cell.spec)
 
 
 def test_the_pages_are_those_of_the_committed_results():

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import fedlap
 import oracle
 from conftest import THREE, Squared, distance, federation, flat, points, trajectory
-from fedlap.algorithm import Client
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Client
 from fedlap.solvers import Problem
-from fedlap.vector import Vector
 from test_conformance import after, simulation
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedlap import spec
-from fedlap.damping import by_share, evenly, then
+from fedlap.algebra.damping import by_share, evenly, then
 from fedlap.errors import ConfigError
+from fedlap.experiments import spec
 
 TINY = {
     "federation": {"dataset": "heart"},
@@ -47,7 +47,7 @@ def test_defaults_are_written_down():
 )
 def test_damping_can_be_written_in_a_file(written, meant):
     made = resolve(algorithms={"fedlap": {"delta": 1.0, "rho": written}})
-    assert made.algorithm("fedlap").rho == meant
+    assert made.make_algorithm("fedlap").rho == meant
 
 
 def test_overrides_reach_the_section_that_has_the_key():

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlap import atomic, compilation
+from fedlap import machine as compilation
+from fedlap.files import atomic
 
 RUN = """
 [federation]

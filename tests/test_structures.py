@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import fedlap
+from fedlap.algebra.damping import by_share, evenly
 from fedlap.algorithms import ALGORITHMS
-from fedlap.damping import by_share, evenly
 
 
 def test_structures_of_two_algorithms_are_never_equal():
@@ -17,10 +17,10 @@ def test_structures_of_two_algorithms_are_never_equal():
 
 
 def test_all_algorithms_with_all_numbers_alike_differ():
-    from fedlap import spec
+    from fedlap.experiments import spec
 
     table = spec.read()
-    structures = {name: jax.tree.structure(table.algorithm(name)) for name in ALGORITHMS}
+    structures = {name: jax.tree.structure(table.make_algorithm(name)) for name in ALGORITHMS}
     for (_, a), (_, b) in itertools.combinations(structures.items(), 2):
         assert a != b
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedlap.cli.study import study_app
 from fedlap.errors import DataError
-from fedlap.study import audit
-from fedlap.study.messages import Reply, Request
-from fedlap.study_cli import study_app
+from fedlap.study.protocol import audit
+from fedlap.study.protocol.messages import Reply, Request
 
 
 def send(path, round, **reply):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedlap import spec
 from fedlap.algorithms import ALGORITHMS
+from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError, DataError
-from fedlap.study import example, keys, scaffold
-from fedlap.study.contract import Study, resolve
-from fedlap.study.draft import draft
-from fedlap.study_cli import study_app
+from fedlap.experiments import spec
+from fedlap.study.agreement import example, keys, scaffold
+from fedlap.study.agreement.contract import Study, resolve
+from fedlap.study.agreement.draft import draft
 from studies import SMALL, study, table
 
 AGE = {"kind": "number"}

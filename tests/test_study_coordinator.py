@@ -11,11 +11,11 @@ import sites
 from conftest import same_bits
 from fedlap.engines.setup import draw_batches
 from fedlap.errors import DataError
-from fedlap.study import coordinator as coordinating
-from fedlap.study import store
-from fedlap.study.audit import verify
-from fedlap.study.messages import Reply, decode, encode
-from fedlap.study.refusals import Reason
+from fedlap.study.protocol import coordinator as coordinating
+from fedlap.study.protocol import store
+from fedlap.study.protocol.audit import verify
+from fedlap.study.protocol.messages import Reply, decode, encode
+from fedlap.study.protocol.refusals import Reason
 
 TERMS = sites.make_terms(sites.make_algorithm("fedlap_cov"))
 

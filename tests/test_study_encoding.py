@@ -6,9 +6,10 @@ import pytest
 from fedlap.data import heart
 from fedlap.data.tables import read_table
 from fedlap.errors import DataError
-from fedlap.study import encoding, example, table
-from fedlap.study.contract import resolve
-from fedlap.study.records import FileRecords
+from fedlap.study.agreement import example
+from fedlap.study.agreement.contract import resolve
+from fedlap.study.protocol.records import FileRecords
+from fedlap.study.table import encoding, table
 from studies import FILE, study, write
 
 

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
+from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
 from fedlap.flower import node
-from fedlap.study import keys, scaffold
-from fedlap.study_cli import study_app
+from fedlap.study.agreement import keys, scaffold
 from studies import SMALL
 
 

@@ -10,11 +10,12 @@ import pytest
 from safetensors.numpy import load, save
 from typer.testing import CliRunner
 
-from fedlap.cli import app
+from fedlap.algebra.precision import Diagonal, Full
+from fedlap.algebra.vector import Vector
+from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
-from fedlap.precision import Diagonal, Full
-from fedlap.study import encoding, fitted, table
-from fedlap.vector import Vector
+from fedlap.study import model as fitted
+from fedlap.study.table import encoding, table
 from studies import FILE, study, write
 
 SETTINGS = study(model={"bias": True})

@@ -84,7 +84,7 @@ def test_fedlap_func_sends_its_weights_and_its_soft_labels(tmp_path):
 
 def test_points_are_not_shared_without_consent():
     with pytest.raises(fedlap.errors.ConfigError, match="share_points = true"):
-        fedlap.study.terms.Terms(
+        fedlap.study.protocol.terms.Terms(
             "d",
             sites.NAMES,
             fedlap.FedLapFunc(delta=1.0),

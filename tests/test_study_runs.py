@@ -5,11 +5,11 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from fedlap.cli import app
+from fedlap.cli.main import app
 from fedlap.errors import ConfigError
-from fedlap.study import runs, store
-from fedlap.study.contract import Study
-from fedlap.study.terms import Terms
+from fedlap.study.agreement.contract import Study
+from fedlap.study.protocol import runs, store
+from fedlap.study.protocol.terms import Terms
 from studies import SMALL
 
 
@@ -54,7 +54,7 @@ def test_the_lock_is_held_while_the_rounds_are_done(study, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedlap.flower.environment.prepare", lambda *_: None)
-    monkeypatch.setattr("fedlap.network_cli._carry_out", other)
+    monkeypatch.setattr("fedlap.cli.network._carry_out", other)
     run(study)
     assert seen == [0o700]
 

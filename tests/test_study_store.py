@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedlap.errors import DataError
-from fedlap.study import store
-from fedlap.study.messages import Request, check, decode, encode
+from fedlap.study.protocol import store
+from fedlap.study.protocol.messages import Request, check, decode, encode
 
 ARRAYS = {".v": np.arange(3.0)}
 

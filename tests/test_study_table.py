@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedlap.cli import app
+from fedlap.cli.main import app
+from fedlap.cli.study import study_app
 from fedlap.errors import DataError
-from fedlap.study import table
-from fedlap.study_cli import study_app
+from fedlap.study.table import table
 from studies import FILE, SMALL, study, write
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlap.sweeps import cells, choose, results
+from fedlap.experiments import choose, results
+from fedlap.experiments import sweep as cells
 from sweeping import TABLE
 
 

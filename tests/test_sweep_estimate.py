@@ -2,9 +2,11 @@
 
 import pytest
 
-from fedlap.sweeps import cells, display, results
-from fedlap.sweeps.carry import Advanced, Finished, Planned
-from fedlap.sweeps.display import Display, Estimate
+from fedlap.cli import sweep_display as display
+from fedlap.cli.sweep_display import Display, Estimate
+from fedlap.experiments import results
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.runner import Advanced, Finished, Planned
 from sweeping import NETWORK, TABLE, make, run
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from fedlap.errors import FedlapError
-from fedlap.processors import cores
-from fedlap.sweeps import cells, processes, results
-from fedlap.sweeps.carry import Advanced, Planned, carry_out
+from fedlap.experiments import results
+from fedlap.experiments import sweep as cells
+from fedlap.experiments import workers as processes
+from fedlap.experiments.runner import Advanced, Planned, carry_out
+from fedlap.machine import cores
 from sweeping import NETWORK, run
 
 
@@ -39,7 +41,15 @@ def test_a_sweep_goes_on_after_a_kill(tmp_path):
         "[solver]\nbatch = 64\n[algorithms]\nfedavg = {}\n"
         '[sweep]\nfinals = "winners"\n[sweep.every]\nepochs = [1]\nlearning_rate = [1e-4, 1e-3, 3e-3, 1e-2]\n'
     )
-    command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
+    command = [
+        sys.executable,
+        "-c",
+        "from fedlap.cli.main import main; main()",
+        "sweep",
+        str(spec),
+        "--output",
+        str(path),
+    ]
     process = subprocess.Popen(
         [*command, "--jobs", "2"],
         start_new_session=True,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedlap.errors import ConfigError
-from fedlap.sweeps import cells
+from fedlap.experiments import sweep as cells
 from sweeping import TABLE, make, run
 
 

@@ -14,8 +14,10 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError
-from fedlap.sweeps import carry, cells, choose, results
-from fedlap.sweeps.carry import Advanced, Planned, carry_out
+from fedlap.experiments import choose, results
+from fedlap.experiments import runner as carry
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.runner import Advanced, Planned, carry_out
 from sweeping import NETWORK, TABLE, make, run
 
 
@@ -66,7 +68,7 @@ def test_a_line_says_how_it_came_about(finished):
     assert results.load(path) == done
     line = json.loads(path.read_text().splitlines()[0])
     assert line["fedlap"] == results.version() and line["seconds"] > 0
-    again = fedlap.spec.resolve(line["spec"].pop("name"), line["spec"])
+    again = fedlap.experiments.spec.resolve(line["spec"].pop("name"), line["spec"])
     cell = replace(make().search()[0], spec=again, seed=line["seed"], held_out=line["held_out"])
     assert cell.digest == line["cell"]
 
@@ -345,6 +347,14 @@ def test_a_sweep_that_states_its_precision_has_it(tmp_path):
         '[federation]\ndataset = "heart"\n[model]\nname = "logistic"\n[train]\nrounds = 1\nseeds = [1]\n'
         '[algorithms]\nfedavg = {}\n[sweep]\nprecision = "float64"\n'
     )
-    command = [sys.executable, "-c", "from fedlap.cli import main; main()", "sweep", str(spec), "--output", str(path)]
+    command = [
+        sys.executable,
+        "-c",
+        "from fedlap.cli.main import main; main()",
+        "sweep",
+        str(spec),
+        "--output",
+        str(path),
+    ]
     subprocess.run(command, check=True, timeout=120, capture_output=True, env={**os.environ, "JAX_ENABLE_X64": "0"})
     assert [result.precision for result in results.load(path)] == ["float64"]

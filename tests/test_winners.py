@@ -3,10 +3,10 @@
 import pytest
 from rich.console import Console
 
-from fedlap.sweeps import cells
-from fedlap.sweeps.display import Display
-from fedlap.sweeps.results import Curve, Result
-from fedlap.sweeps.winners import winners
+from fedlap.cli.sweep_display import Display
+from fedlap.experiments import sweep as cells
+from fedlap.experiments.results import Curve, Result
+from fedlap.experiments.winners import winners
 
 TABLE = {
     "federation": {"dataset": "heart"},

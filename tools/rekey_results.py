@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from fedlap import atomic, spec
-from fedlap.sweeps.cells import Cell
+from fedlap.experiments import spec
+from fedlap.experiments.sweep import Cell
+from fedlap.files import atomic
 
 
 def rekeyed(line):

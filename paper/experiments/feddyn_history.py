@@ -5,10 +5,10 @@ python paper/experiments/feddyn_history.py
 """
 
 import fedlap
-from fedlap.algorithm import algorithm
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algorithms.base import algorithm
 from fedlap.algorithms.feddyn import Remembered
 from fedlap.data import fashion_mnist, homogeneous
-from fedlap.hyperparameters import hyper
 
 
 @algorithm

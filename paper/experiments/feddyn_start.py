@@ -5,7 +5,7 @@ moved, and the first average counts twice. python paper/experiments/feddyn_start
 """
 
 import fedlap
-from fedlap.algorithm import Dual, algorithm
+from fedlap.algorithms.base import Dual, algorithm
 from fedlap.algorithms.feddyn import Remembered
 from fedlap.data import fashion_mnist, homogeneous
 

@@ -7,9 +7,9 @@ norm, whose pull does not grow with the distance. python paper/experiments/fedpr
 import jax.numpy as jnp
 
 import fedlap
-from fedlap.algorithm import Point, algorithm
+from fedlap.algebra.quadratic import square
+from fedlap.algorithms.base import Point, algorithm
 from fedlap.data import homogeneous, mnist
-from fedlap.quadratic import square
 
 
 @algorithm

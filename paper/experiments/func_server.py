@@ -7,11 +7,11 @@ python paper/experiments/func_server.py
 import jax
 
 import fedlap
-from fedlap import parties
-from fedlap.algorithm import algorithm
+from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.algorithms.base import algorithm
 from fedlap.algorithms.fedlap_func import Labelled
 from fedlap.data import fashion_mnist, homogeneous
-from fedlap.hyperparameters import hyper, hyperparameters
+from fedlap.engines import parties
 
 
 @algorithm

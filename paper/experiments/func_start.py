@@ -7,7 +7,7 @@ seeds; on Fashion-MNIST 10 % homogeneous, seed 62.
 import numpy as np
 
 import fedlap
-from fedlap.algorithm import algorithm
+from fedlap.algorithms.base import algorithm
 from fedlap.data import credit, fashion_mnist, homogeneous
 
 

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 import fedlap
-from fedlap.algorithm import Laplace, algorithm
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Laplace, algorithm
 from fedlap.data import heart
-from fedlap.vector import Vector
 
 jax.config.update("jax_enable_x64", True)
 ROUNDS = 8

@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from fedlap.errors import DataError
+from fedlap.experiments.choose import finals, value
+from fedlap.experiments.results import load
+from fedlap.experiments.runner import carry_out
 from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, Paper
-from fedlap.sweeps.carry import carry_out
-from fedlap.sweeps.choose import finals, value
-from fedlap.sweeps.results import load
 
 HERE = Path(__file__).parent
 ROWS = ("flamby", "uci-heterog", "uci-homog")

@@ -7,27 +7,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
-    from . import data
-    from .algorithms import BCM, PVI, FedADMM, FedAvg, FedDyn, FedLap, FedLapCov, FedLapCovFunc, FedLapFunc, FedProx
-    from .curvature import ExactHessian, GaussNewton
-    from .damping import by_share, evenly, then
-    from .data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
-    from .errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
-    from .grid import simulate_grid
-    from .history import History, load
-    from .models import Model, acar_cnn, logistic, mlp, zenke_cnn
-    from .simulation import Simulation, simulate
-    from .solvers import adam, descent, lbfgs, newton
+    from fedlap import data
+    from fedlap.algebra.damping import by_share, damping, evenly, then
+    from fedlap.algebra.hyperparameters import hyper
+    from fedlap.algebra.precision import Diagonal, Full
+    from fedlap.algebra.quadratic import fold, linear, square
+    from fedlap.algebra.vector import Vector
+    from fedlap.algorithms import (
+        BCM,
+        PVI,
+        FedADMM,
+        FedAvg,
+        FedDyn,
+        FedLap,
+        FedLapCov,
+        FedLapCovFunc,
+        FedLapFunc,
+        FedProx,
+    )
+    from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
+    from fedlap.data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
+    from fedlap.errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
+    from fedlap.models import ExactHessian, GaussNewton, Model, acar_cnn, logistic, mlp, zenke_cnn
+    from fedlap.run.grid import simulate_grid
+    from fedlap.run.history import History, load
+    from fedlap.run.simulation import Simulation, simulate
+    from fedlap.solvers import adam, descent, lbfgs, newton
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BCM",
     "PVI",
+    "Algorithm",
     "ConfigError",
     "DataError",
+    "Diagonal",
     "DivergedError",
     "DivergedWarning",
+    "Dual",
     "ExactHessian",
     "FedADMM",
     "FedAvg",
@@ -39,20 +57,28 @@ __all__ = [
     "FedProx",
     "Federation",
     "FedlapError",
+    "Full",
     "GaussNewton",
     "History",
     "Model",
+    "Point",
     "Simulation",
+    "Vector",
     "acar_cnn",
     "adam",
+    "algorithm",
     "by_share",
+    "damping",
     "data",
     "descent",
     "dirichlet",
     "evenly",
+    "fold",
     "homogeneous",
+    "hyper",
     "label_rate",
     "lbfgs",
+    "linear",
     "load",
     "logistic",
     "mlp",
@@ -60,21 +86,26 @@ __all__ = [
     "newton",
     "simulate",
     "simulate_grid",
+    "square",
     "then",
     "two_classes_per_client",
     "zenke_cnn",
 ]
 
 _HOMES = {
+    "algebra.damping": "by_share damping evenly then",
+    "algebra.hyperparameters": "hyper",
+    "algebra.precision": "Diagonal Full",
+    "algebra.quadratic": "fold linear square",
+    "algebra.vector": "Vector",
     "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
-    "curvature": "ExactHessian GaussNewton",
-    "damping": "by_share evenly then",
+    "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "errors": "ConfigError DataError DivergedError DivergedWarning FedlapError",
-    "grid": "simulate_grid",
-    "history": "History load",
-    "models": "Model acar_cnn logistic mlp zenke_cnn",
-    "simulation": "Simulation simulate",
+    "models": "ExactHessian GaussNewton Model acar_cnn logistic mlp zenke_cnn",
+    "run.grid": "simulate_grid",
+    "run.history": "History load",
+    "run.simulation": "Simulation simulate",
     "solvers": "adam descent lbfgs newton",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -1,11 +1,11 @@
 """`fedlap`, and `python -m fedlap`: Ctrl-C is seen to before anything that takes time is imported."""
 
-from .stopping import end_on_interrupt, ignore_interrupts
+from fedlap.stopping import end_on_interrupt, ignore_interrupts
 
 
 def main():
     end_on_interrupt()
-    from .cli import main
+    from fedlap.cli.main import main
 
     try:
         main()

@@ -3,7 +3,7 @@
 import functools
 import inspect
 
-from .errors import unknown
+from fedlap.errors import unknown
 
 
 def known_keywords(owner):

@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-from .errors import DataError
+from fedlap.errors import DataError
 
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C ended
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, in the account's share of it, in one file

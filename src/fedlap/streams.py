@@ -11,7 +11,7 @@ from numbers import Integral
 
 import numpy as np
 
-from .errors import ConfigError
+from fedlap.errors import ConfigError
 
 LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
 

@@ -17,16 +17,16 @@ To add one: write its file and add its line to `ALGORITHMS`. The command line, t
 documentation find it there.
 """
 
-from .bcm import BCM
-from .fedadmm import FedADMM
-from .fedavg import FedAvg
-from .feddyn import FedDyn
-from .fedlap import FedLap
-from .fedlap_cov import FedLapCov
-from .fedlap_cov_func import FedLapCovFunc
-from .fedlap_func import FedLapFunc
-from .fedprox import FedProx
-from .pvi import PVI
+from fedlap.algorithms.bcm import BCM
+from fedlap.algorithms.fedadmm import FedADMM
+from fedlap.algorithms.fedavg import FedAvg
+from fedlap.algorithms.feddyn import FedDyn
+from fedlap.algorithms.fedlap import FedLap
+from fedlap.algorithms.fedlap_cov import FedLapCov
+from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
+from fedlap.algorithms.fedlap_func import FedLapFunc
+from fedlap.algorithms.fedprox import FedProx
+from fedlap.algorithms.pvi import PVI
 
 ALGORITHMS = {
     "fedavg": FedAvg,

@@ -1,8 +1,8 @@
 """The Bayesian committee machine (Tresp, 2000), eq. (3): every client's posterior, multiplied once."""
 
-from ..algorithm import Algorithm, Gaussian, Laplace, Site, algorithm
-from ..hyperparameters import hyper
-from ..quadratic import square
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import square
+from fedlap.algorithms.base import Algorithm, Gaussian, Laplace, Site, algorithm
 
 
 @algorithm

@@ -1,8 +1,8 @@
 """FedADMM, eq. (2): consensus by multipliers."""
 
-from ..algorithm import Algorithm, Dual, Point, algorithm
-from ..hyperparameters import hyper
-from ..quadratic import fold, linear, square
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
 
 
 @algorithm

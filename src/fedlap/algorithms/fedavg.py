@@ -1,6 +1,6 @@
 """FedAvg (McMahan et al., 2017): train locally, average."""
 
-from ..algorithm import Algorithm, Nothing, Point, Weighted, algorithm
+from fedlap.algorithms.base import Algorithm, Nothing, Point, Weighted, algorithm
 
 
 @algorithm

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from ..algorithm import Algorithm, Dual, Point, algorithm
-from ..hyperparameters import hyper
-from ..quadratic import fold, linear, square
-from ..vector import Vector
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
 
 
 class Remembered(NamedTuple):

@@ -1,9 +1,9 @@
 """FedLap, eq. (9): a Laplace version of PVI with isotropic Gaussians, line by line ADMM."""
 
-from ..algorithm import Algorithm, Dual, Point, algorithm
-from ..damping import by_share, damping
-from ..hyperparameters import hyper
-from ..quadratic import fold, linear, square
+from fedlap.algebra.damping import by_share, damping
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
 
 
 @algorithm

@@ -1,9 +1,9 @@
 """FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
 
-from ..algorithm import Algorithm, DampedGaussian, DampedSite, Laplace, algorithm
-from ..damping import ahead, damping, evenly
-from ..hyperparameters import hyper
-from ..quadratic import fold, linear, square
+from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algorithms.base import Algorithm, DampedGaussian, DampedSite, Laplace, algorithm
 
 
 @algorithm

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from ..algorithm import Algorithm, Laplace, algorithm
-from ..damping import ahead, damping, evenly
-from ..hyperparameters import hyper
-from ..memory import SoftLabels
-from ..quadratic import fold, linear, square
-from ..vector import Vector
+from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algebra.soft_labels import SoftLabels
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Algorithm, Laplace, algorithm
 
 
 class LabelledGaussian(NamedTuple):

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from ..algorithm import Algorithm, Point, algorithm
-from ..damping import by_share, damping
-from ..hyperparameters import hyper
-from ..memory import SoftLabels
-from ..quadratic import fold, linear, square
-from ..vector import Vector
+from fedlap.algebra.damping import by_share, damping
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import fold, linear, square
+from fedlap.algebra.soft_labels import SoftLabels
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Algorithm, Point, algorithm
 
 
 class Labelled(NamedTuple):

@@ -1,8 +1,8 @@
 """FedProx (Li et al., 2020): FedAvg that stays near the global weights."""
 
-from ..algorithm import Algorithm, Nothing, Point, Weighted, algorithm
-from ..hyperparameters import hyper
-from ..quadratic import square
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algebra.quadratic import square
+from fedlap.algorithms.base import Algorithm, Nothing, Point, Weighted, algorithm
 
 
 @algorithm

@@ -1,9 +1,9 @@
 """Partitioned variational inference (Ashman et al., 2022), eqs. (5) and (6), with diagonal Gaussians."""
 
-from ..algorithm import Algorithm, DampedGaussian, DampedSite, Gaussian, algorithm
-from ..damping import ahead, damping, evenly
-from ..gaussian import LogGaussian, expected_log_site, kl
-from ..hyperparameters import hyper
+from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
+from fedlap.algebra.hyperparameters import hyper
+from fedlap.algorithms.base import Algorithm, DampedGaussian, DampedSite, Gaussian, algorithm
 
 
 @algorithm

@@ -1,13 +1,13 @@
 """Data: federations, ready-made ones, and ways to divide points among clients."""
 
-from .catalogue import DATASETS
-from .credit import credit
-from .federation import Federation
-from .heart import heart
-from .images import cifar10, fashion_mnist, mnist
-from .loaders import LOADERS, PARTITIONS, load
-from .partition import dirichlet, homogeneous, label_rate, natural, two_classes_per_client
-from .sources import bring, fetch, verify
+from fedlap.data.by_name import LOADERS, PARTITIONS, load
+from fedlap.data.catalogue import DATASETS
+from fedlap.data.credit import credit
+from fedlap.data.federation import Federation
+from fedlap.data.heart import heart
+from fedlap.data.images import cifar10, fashion_mnist, mnist
+from fedlap.data.partition import dirichlet, homogeneous, label_rate, natural, two_classes_per_client
+from fedlap.data.sources import bring, fetch, verify
 
 __all__ = [
     "DATASETS",

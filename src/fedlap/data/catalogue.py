@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import unknown
+from fedlap.errors import unknown
 
 BUNDLED = Path(__file__).parent / "bundled"
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ..errors import unknown
-from .federation import Federation, default_names
-from .partition import label_rate
-from .tables import MISSING, indicators, read_table, standardise
-from .validation import generator
+from fedlap.data.federation import Federation, default_names
+from fedlap.data.partition import label_rate
+from fedlap.data.tables import MISSING, indicators, read_table, standardise
+from fedlap.data.validation import generator
+from fedlap.errors import unknown
 
 PRESETS = ("paper", "standard")
 

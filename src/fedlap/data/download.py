@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import DataError
-from .catalogue import Download
+from fedlap.data.catalogue import Download
+from fedlap.errors import DataError
 
 Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all
 

@@ -7,8 +7,8 @@ from numbers import Integral
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, unknown
-from . import frames, labels, validation
+from fedlap.data import frames, labels, validation
+from fedlap.errors import ConfigError, DataError, unknown
 
 
 @dataclass(frozen=True, eq=False, repr=False)

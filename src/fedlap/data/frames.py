@@ -9,8 +9,8 @@ from numbers import Real
 
 import numpy as np
 
-from ..errors import DataError
-from . import validation
+from fedlap.data import validation
+from fedlap.errors import DataError
 
 
 def column_names(inputs: object) -> tuple | None:

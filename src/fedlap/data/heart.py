@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ..errors import unknown
-from .federation import Federation
-from .tables import MISSING, indicators, read_table, standardise
+from fedlap.data.federation import Federation
+from fedlap.data.tables import MISSING, indicators, read_table, standardise
+from fedlap.errors import unknown
 
 PRESETS = ("paper", "standard")
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")

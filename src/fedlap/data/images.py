@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, unknown
-from . import files, sources
-from .federation import Federation, default_names
-from .partition import Partition, homogeneous
-from .validation import fraction_of_rows, generator, whole_number
+from fedlap.data import formats as files
+from fedlap.data import sources
+from fedlap.data.federation import Federation, default_names
+from fedlap.data.partition import Partition, homogeneous
+from fedlap.data.validation import fraction_of_rows, generator, whole_number
+from fedlap.errors import ConfigError, DataError, unknown
 
 _EVENLY = homogeneous()
 

@@ -9,8 +9,8 @@ from numbers import Real
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
-from . import validation
+from fedlap.data import validation
+from fedlap.errors import ConfigError, DataError
 
 KINDS = "expected a whole number, a string or a boolean"
 LARGEST = 2**53  # above it, not every whole number is a float

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ConfigError
-from .validation import whole_number
+from fedlap.data.validation import whole_number
+from fedlap.errors import ConfigError
 
 Rows = tuple[np.ndarray, ...]
 Partition = Callable[[np.ndarray, int, np.random.Generator], Rows]

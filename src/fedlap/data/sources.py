@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from ..errors import DataError
-from ..folders import cache_folder
-from . import files
-from .catalogue import BUNDLED, Content, Dataset, dataset
-from .download import Progress, download
+from fedlap.data import formats as files
+from fedlap.data.catalogue import BUNDLED, Content, Dataset, dataset
+from fedlap.data.download import Progress, download
+from fedlap.errors import DataError
+from fedlap.files.folders import cache_folder
 
 Folder = str | os.PathLike[str]
 

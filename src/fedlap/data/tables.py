@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from . import sources
-from .catalogue import BUNDLED
+from fedlap.data import sources
+from fedlap.data.catalogue import BUNDLED
 
 MISSING = "?"
 

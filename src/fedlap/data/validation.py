@@ -5,7 +5,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from fedlap.errors import ConfigError, DataError
 
 Where = Callable[[int], str]  # the name of a row, for a message
 

@@ -2,8 +2,8 @@
 
 import jax
 
-from ..errors import ConfigError
-from . import loop, sequential, vectorised
+from fedlap.engines import loop, sequential, vectorised
+from fedlap.errors import ConfigError
 
 ENGINES = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
 

@@ -5,10 +5,10 @@ import operator
 import jax
 import numpy as np
 
-from ..parties import Moment
-from .clients import Clients
-from .round import State, client_round, server_round
-from .sequential import prepare
+from fedlap.engines.clients import Clients
+from fedlap.engines.parties import Moment
+from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.sequential import prepare
 
 __all__ = ["advance", "prepare"]
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .. import parties
-from ..solvers import Problem
-from ..vector import Vector
+from fedlap.algebra.vector import Vector
+from fedlap.engines import parties
+from fedlap.solvers import Problem
 
 
 class ClientState(NamedTuple):

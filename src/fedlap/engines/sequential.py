@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..parties import Moment
-from ..processors import cores
-from .clients import Clients, stack
-from .round import State, client_round, server_round
+from fedlap.engines.clients import Clients, stack
+from fedlap.engines.parties import Moment
+from fedlap.engines.round import State, client_round, server_round
+from fedlap.machine import cores
 
 # Up to so many clients the server's program takes each one's contribution, and adds them up without a copy: thirty
 # times faster for a network. To compile it takes the square of their number, so more are stacked before.

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..memory_points import draw_memory
-from ..parties import Batches, Pool, Shard, Task
-from ..streams import number, stream
-from ..vector import pytree, static
-from .round import Method
+from fedlap.algebra.pytrees import pytree, static
+from fedlap.engines.memory import draw_memory
+from fedlap.engines.parties import Batches, Pool, Shard, Task
+from fedlap.engines.round import Method
+from fedlap.streams import number, stream
 
 
 @pytree

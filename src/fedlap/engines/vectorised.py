@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..parties import Moment
-from .round import State, client_round, server_round
-from .setup import Plan
+from fedlap.engines.parties import Moment
+from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.setup import Plan
 
 
 def prepare(state, count):

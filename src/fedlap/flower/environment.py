@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..errors import ConfigError
+from fedlap.errors import ConfigError
 
 VERSIONS = ((1, 41), (1, 43))  # tested from the first up to, not including, the second
 SETTINGS = {

@@ -21,8 +21,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
-from .gate import HEADER
-from .server import local_address
+from fedlap.flower.gate import HEADER
+from fedlap.flower.server import local_address
 
 PROJECT = b"""[project]
 name = "fedlap-study"

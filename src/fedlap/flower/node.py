@@ -9,11 +9,11 @@ import socket
 import time
 import traceback
 
-from ..errors import ConfigError, DataError
-from ..study.keys import check_private
-from ..study.messages import Reply, Request
-from ..study.refusals import Reason
-from .environment import Refused, prepare, shorten_node_waits
+from fedlap.errors import ConfigError, DataError
+from fedlap.flower.environment import Refused, prepare, shorten_node_waits
+from fedlap.study.agreement.keys import check_private
+from fedlap.study.protocol.messages import Reply, Request
+from fedlap.study.protocol.refusals import Reason
 
 AGAIN = 5.0  # seconds until a node that was not let in asks again
 
@@ -126,7 +126,7 @@ def _answering_state(store, site):
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
     from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-    from . import wire
+    from fedlap.flower import wire
 
     class AnsweringState(InMemoryNodeState):
         def create_task(self, *_, **__):
@@ -157,7 +157,7 @@ def _answering_state(store, site):
 
 def answer(site, records):
     """The site's reply to what has arrived, whatever it is."""
-    from . import wire
+    from fedlap.flower import wire
 
     try:
         request = wire.read(records, Request)

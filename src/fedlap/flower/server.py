@@ -10,10 +10,10 @@ import threading
 import time
 from contextlib import closing
 
-from .. import atomic
-from ..errors import ConfigError
-from ..study.keys import LOOPBACK, canonical, certified_hosts, check_private
-from .environment import prepare
+from fedlap.errors import ConfigError
+from fedlap.files import atomic
+from fedlap.flower.environment import prepare
+from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
 
 SECRET, HOST, DATABASE = "secret", "host", "superlink.db"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses, and the one of this machine itself
@@ -119,7 +119,7 @@ def serve(study, bind, ready):
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
-    from .gate import Gate
+    from fedlap.flower.gate import Gate
 
     extensions.get_middleware = lambda: (Middleware(Gate, secret=words),)
     sys.argv = [
@@ -162,7 +162,7 @@ def erase_messages(database):
 
 
 def _register(study, words, ready):
-    from .link import control_client
+    from fedlap.flower.link import control_client
 
     try:
         check_gate(study, START)
@@ -194,7 +194,7 @@ def check_gate(study, seconds):
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest
 
-    from .link import control_client
+    from fedlap.flower.link import control_client
 
     status, end = None, time.monotonic() + seconds
     with closing(control_client(study, "not the secret")) as client:

@@ -6,12 +6,12 @@ import httpx
 from flwr.app import Message, MessageType
 from flwr.supercore.run import RunNotRunningException
 
-from ..errors import DataError
-from ..study.messages import Reply
-from . import wire
-from .environment import SERVER_POLL
-from .link import Link
-from .server import public_keys
+from fedlap.errors import DataError
+from fedlap.flower import wire
+from fedlap.flower.environment import SERVER_POLL
+from fedlap.flower.link import Link
+from fedlap.flower.server import public_keys
+from fedlap.study.protocol.messages import Reply
 
 LOOK = 1.0  # seconds between two looks at who is online
 

@@ -8,8 +8,8 @@ import secrets
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..errors import DataError
-from ..study.messages import decode, encode
+from fedlap.errors import DataError
+from fedlap.study.protocol.messages import decode, encode
 
 SMALL = 2**21  # bytes
 NONCE = 16

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import DataError
-from ..plotting import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
-from ..sweeps.choose import finals
-from .pooled import optimum
-from .rows import ALGORITHMS, PAPER, WIDER
-from .write import setting_text
+from fedlap.errors import DataError
+from fedlap.experiments.choose import finals
+from fedlap.experiments.plots import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
+from fedlap.paper.pooled import optimum
+from fedlap.paper.rows import ALGORITHMS, PAPER, WIDER
+from fedlap.paper.write import setting_text
 
 TWO_CLIENTS = {  # and over how many rounds a median smooths: Adam on columns up to 100,000 throws some far off
     "uci-two-clients": ("a thousand steps of Adam for each local problem", 9),

@@ -2,10 +2,10 @@
 
 from math import inf
 
-from ..plotting import pyplot, save
-from .rows import ALGORITHMS, PAPER
-from .tables import KINDS
-from .write import title
+from fedlap.experiments.plots import pyplot, save
+from fedlap.paper.rows import ALGORITHMS, PAPER
+from fedlap.paper.tables import KINDS
+from fedlap.paper.write import title
 
 
 def picture(entries, number, path):

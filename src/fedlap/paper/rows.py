@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import ConfigError, unknown
-from ..sweeps import cells, choose, results
+from fedlap.errors import ConfigError, unknown
+from fedlap.experiments import choose, results
+from fedlap.experiments import sweep as cells
 
 ALGORITHMS = {
     "fedavg": "FedAvg",

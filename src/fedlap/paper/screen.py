@@ -3,9 +3,9 @@
 import re
 from itertools import groupby
 
-from .rows import HONEST, PAPER, WIDER
-from .tables import KINDS
-from .write import ABOVE, DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
+from fedlap.paper.rows import HONEST, PAPER, WIDER
+from fedlap.paper.tables import KINDS
+from fedlap.paper.write import ABOVE, DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
 
 LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "

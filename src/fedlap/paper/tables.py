@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import unknown
-from ..report import LAST
-from ..sweeps.choose import finals, value
-from .rows import ALGORITHMS, PAPER, STANDARD, WAYS, Row
+from fedlap.errors import unknown
+from fedlap.experiments.choose import finals, value
+from fedlap.experiments.summary import LAST
+from fedlap.paper.rows import ALGORITHMS, PAPER, STANDARD, WAYS, Row
 
 
 def mean_accuracy(curve, round):

@@ -5,9 +5,9 @@ import io
 from itertools import groupby
 from math import inf
 
-from ..sweeps.winners import setting_text
-from .rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
-from .tables import KINDS, nearest
+from fedlap.experiments.winners import setting_text
+from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
+from fedlap.paper.tables import KINDS, nearest
 
 CHOSEN_ON = {PAPER: "test", HONEST: "validation", WIDER: "test, wider grid"}
 LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation", WIDER: "ours, wider grid"}

@@ -8,10 +8,10 @@ A local solver has
 and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.
 """
 
-from .adam import adam, descent
-from .lbfgs import lbfgs
-from .newton import newton
-from .problem import Problem
+from fedlap.solvers.adam import adam, descent
+from fedlap.solvers.lbfgs import lbfgs
+from fedlap.solvers.newton import newton
+from fedlap.solvers.problem import Problem
 
 SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
 SERVER_SOLVERS = {"descent": descent, "lbfgs": lbfgs, "newton": newton}

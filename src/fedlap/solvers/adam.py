@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..hyperparameters import hyper, hyperparameters
+from fedlap.algebra.hyperparameters import hyper, hyperparameters
 
 
 @hyperparameters

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..hyperparameters import hyper, hyperparameters
-from .problem import FullBatch
+from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.solvers.problem import FullBatch
 
 
 @hyperparameters

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..errors import ConfigError
-from ..hyperparameters import hyper, hyperparameters
-from ..symmetric import rounding, solve, unit, unless
-from .problem import FullBatch
+from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.algebra.symmetric import rounding, solve, unit, unless
+from fedlap.errors import ConfigError
+from fedlap.solvers.problem import FullBatch
 
 LARGEST = 2_000  # weights: an eigendecomposition of some seconds
 

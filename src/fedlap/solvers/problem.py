@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from ..algorithm import Client
+from fedlap.algorithms.base import Client
 
 
 class Problem(NamedTuple):

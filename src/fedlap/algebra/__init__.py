@@ -1,0 +1,1 @@
+"""What the algorithms compute with: vectors, precisions, quadratics, Gaussians, damping, hyper-parameters."""

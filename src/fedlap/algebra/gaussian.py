@@ -1,0 +1,44 @@
+"""What variational inference asks of Gaussians: KL divergence and the expected log of a site."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedlap.algebra.precision import Diagonal
+from fedlap.algebra.vector import Vector
+
+
+class LogGaussian(NamedTuple):
+    """N(m, diag(eᵘ)⁻¹) in coordinates without constraints, for gradient descent over Gaussians."""
+
+    m: Vector
+    u: Vector
+
+    @property
+    def S(self):
+        return Diagonal(self.u.map(jnp.exp))
+
+    @classmethod
+    def of(cls, w, S):
+        return cls(w, S.d.map(jnp.log))
+
+    def expect(self, function, noise):
+        """E_q[function(w)] over reparameterised samples w = m + S^{−1/2} ε, one for each row of noise."""
+        deviation = self.u.map(lambda u: jnp.exp(-u / 2))
+        return jax.vmap(lambda epsilon: function(self.m + deviation.times(epsilon)))(noise).mean()
+
+
+def kl(q, w, S):
+    """KL(q ‖ N(w, S⁻¹)), up to terms that do not depend on q."""
+    spread = q.S.solve(S.d)
+    return (q.m - w) @ (S @ (q.m - w)) / 2 + _total(spread) / 2 + q.S.logdet() / 2
+
+
+def expected_log_site(q, v, V):
+    """E_q[vᵀw − ½wᵀVw]."""
+    return v @ q.m - q.m @ (V @ q.m) / 2 - _total(q.S.solve(V.d)) / 2
+
+
+def _total(v):
+    return sum(leaf.sum() for leaf in jax.tree.leaves(v))

@@ -1,0 +1,157 @@
+"""Precision matrices as objects: an equation is written once and never asks which structure it has.
+
+All of them know `S @ w`, addition and scaling, and those with a dimension `S.solve(v)` and `S.logdet()`; a number
+added to one of these is that multiple of the identity, so that `delta + V` is δI + V. `S.solve(v, near=w)` says where
+the solution lies, if that is known: where S says less than its own rounding, it stays there. `np.asarray(S)` are
+its numbers: s, [P] or [P, P].
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlap.algebra.pytrees import pytree
+from fedlap.algebra.symmetric import solve
+from fedlap.algebra.vector import Linear, Vector
+from fedlap.errors import ConfigError
+
+
+@pytree
+class Isotropic(Linear):
+    """s·I, of any dimension."""
+
+    scale: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.scale, dtype)
+
+    def __add__(self, other):
+        return Isotropic(self.scale + other.scale) if isinstance(other, Isotropic) else other + self.scale
+
+    def __matmul__(self, w):
+        return self.scale * w
+
+
+@pytree
+class Diagonal(Linear):
+    """diag(d), the structure of the paper's experiments."""
+
+    d: Vector
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.d, dtype)
+
+    def __add__(self, other):
+        return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return self.d.times(w)
+
+    def solve(self, v, near=None):
+        return v.times(self.d.map(lambda d: 1 / d))
+
+    def logdet(self):
+        return sum(jnp.log(leaf).sum() for leaf in jax.tree.leaves(self))
+
+    def positive_part(self):
+        return Diagonal(self.d.map(lambda d: jnp.maximum(d, 0)))
+
+    @property
+    def flat(self):
+        return self.d.flat
+
+
+@pytree
+class Full(Linear):
+    """A dense symmetric matrix over the flat vector, for models of up to a few thousand weights."""
+
+    matrix: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.matrix, dtype)
+
+    def __add__(self, other):
+        if isinstance(other, Full):
+            return Full(self.matrix + other.matrix)
+        return Shifted(self, 0.0) + other
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return w.like(self.matrix @ w.flat)
+
+    def solve(self, v, near=None):
+        return Shifted(self, 0.0).solve(v, near)
+
+    def logdet(self):
+        return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.matrix))).sum()
+
+    def positive_part(self):
+        values, vectors = jnp.linalg.eigh(self.matrix)
+        return Full((vectors * jnp.maximum(values, 0)) @ vectors.T)
+
+    @property
+    def flat(self):
+        return self.matrix
+
+
+@pytree
+class Shifted(Linear):
+    """V + δI, its two parts kept apart: in one matrix a small δ would be lost to the rounding of V."""
+
+    V: Full
+    delta: object
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.flat, dtype)
+
+    def __add__(self, other):
+        if isinstance(other, Shifted):
+            return Shifted(self.V + other.V, self.delta + other.delta)
+        if isinstance(other, Full):
+            return Shifted(self.V + other, self.delta)
+        return Shifted(self.V, self.delta + _number(other))
+
+    __radd__ = __add__
+
+    def __matmul__(self, w):
+        return self.V @ w + self.delta * w
+
+    def solve(self, v, near=None):
+        near = jnp.zeros_like(v.flat) if near is None else near.flat
+        return v.like(solve(self.V.matrix, self.delta, v.flat, near))
+
+    def logdet(self):
+        return Full(self.flat).logdet()
+
+    def positive_part(self):
+        return Full(self.flat).positive_part()
+
+    @property
+    def flat(self):
+        matrix = self.V.matrix
+        return matrix + jnp.asarray(self.delta)[..., None, None] * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+
+
+def _number(other):
+    return other.scale if isinstance(other, Isotropic) else other
+
+
+LARGEST = 4e9  # bytes of full matrices
+
+
+def identity(structure, like, clients=1):
+    """I in the named structure, for weights shaped as `like`; an error if that of each client would be too large."""
+    if structure == "diagonal":
+        return Diagonal(like.map(jnp.ones_like))
+    if structure == "full":
+        needed = clients * like.size**2 * like.flat.dtype.itemsize
+        if needed > LARGEST:
+            raise ConfigError(
+                f'covariance="full" of {like.size:,} weights is a matrix for each of {clients} clients, '
+                f'{needed / 1e9:,.1f} GB in all, and may have {LARGEST / 1e9:g} GB; use covariance="diagonal"'
+            )
+        return Full(jnp.eye(like.size, dtype=like.flat.dtype))
+    raise ConfigError(f'covariance is "{structure}"; expected "diagonal" or "full"')

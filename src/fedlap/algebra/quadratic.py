@@ -1,0 +1,94 @@
+"""Quadratic functions of the weights, which add up to one quadratic before any step is taken.
+
+Written term by term as in the paper, v_kᵀw − ½wᵀV_kw + ½‖w − w_g‖²_{S_g} becomes a single ½(w−c)ᵀA(w−c) + rᵀ(w−c) with
+A = S_g − V_k, c = w_g and r = v_k − V_k w_g. It is, up to a constant, minus the log of q_g / t_k: the client's cavity.
+The file keeps the equation, and the solver streams fewer vectors through memory.
+
+The centre c is kept apart from r for a reason. Where a client's data say nothing about a weight, the gradient at
+w = w_g is exactly zero, and A(w−c) + r is exactly zero too, while Aw + (r − Ac) is a rounding error. Adam divides a
+gradient by its own size, so in a few steps it would blow that error up to full steps.
+"""
+
+import jax
+
+from fedlap.algebra.precision import Isotropic
+from fedlap.algebra.pytrees import pytree
+
+
+@pytree
+class Quadratic:
+    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre or a slope that is a plain 0.0 is absent."""
+
+    A: object
+    c: object
+    r: object
+
+    def __add__(self, other):
+        centre = other.c if _absent(self.c) else self.c
+        curvature = other.A if self.A is FLAT else self.A if other.A is FLAT else self.A + other.A
+        return Quadratic(curvature, centre, self._slope_at(centre) + other._slope_at(centre))
+
+    def __mul__(self, number):
+        return Quadratic(FLAT if self.A is FLAT else number * self.A, self.c, number * self.r)
+
+    def __truediv__(self, number):
+        return self * (1 / number)
+
+    def __neg__(self):
+        return self * -1.0
+
+    def __sub__(self, other):
+        return self + -other
+
+    __rmul__ = __mul__
+
+    def _slope_at(self, centre):
+        return self.r if self.c is centre else self.r + self.A @ (centre - self.c)
+
+    def __call__(self, w):
+        return _value(jax.lax.stop_gradient(self), w)
+
+
+def fold(q):
+    """The same function with as few vectors as it can be had: an isotropic one needs its minimiser only.
+
+    One without curvature has none, and stays as it is.
+    """
+    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _absent(q.r):
+        return Quadratic(q.A, q.c - q.r / q.A.scale, 0.0)
+    return q
+
+
+def _absent(part):
+    return isinstance(part, float)
+
+
+def _is_zero(number):
+    return isinstance(number, float) and number == 0
+
+
+# The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
+@jax.custom_jvp
+def _value(q, w):
+    x = w - q.c
+    return (q.A @ x / 2 + q.r) @ x
+
+
+@_value.defjvp
+def _value_jvp(primals, tangents):
+    (q, w), (_, dw) = primals, tangents
+    return _value(q, w), (q.A @ (w - q.c) + q.r) @ dw
+
+
+IDENTITY = Isotropic(1.0)
+FLAT = Isotropic(0.0)  # no curvature: known by itself, because inside a compiled program no number is known to be zero
+
+
+def linear(v):
+    """w ↦ vᵀw."""
+    return Quadratic(FLAT, 0.0, v)
+
+
+def square(S=IDENTITY, *, around=0.0):
+    """w ↦ (w − m)ᵀS(w − m); m is zero unless given."""
+    return Quadratic(2 * S, around, 0.0)

@@ -1,0 +1,47 @@
+"""Inputs that clients and server both hold, and the soft labels that clients send about them.
+
+Cross-entropy is linear in its target, so soft labels form a vector space: they are added over clients,
+subtracted, and scaled. Σ_i τ_i ℓ(ŷ_i, w) needs of them only the weight and the weighted target of each point,
+
+    Σ_i  mass_i · logsumexp f(x_i; w) − targets_iᵀ f(x_i; w).
+
+On its own points a client's mass cancels exactly, which leaves a function linear in the outputs. Minimising a
+negative cross-entropy on its own would be unbounded below.
+"""
+
+import jax.numpy as jnp
+
+from fedlap.algebra.pytrees import pytree
+from fedlap.algebra.vector import Linear
+
+
+@pytree
+class SoftLabels(Linear):
+    """Weights and weighted targets, of some points: mass [m], targets [m, C]."""
+
+    mass: object
+    targets: object
+
+
+def weigh(mass, probabilities):
+    """Soft labels of the given weights."""
+    return SoftLabels(mass, mass[..., None] * probabilities)
+
+
+@pytree
+class Memory:
+    """M points, and which of them are whose.
+
+    A client sees its own row of `mine`, the server all of them, stacked.
+    """
+
+    inputs: object  # [M, ...]
+    mine: object  # [m] places in `inputs`
+
+    def place(self, labels):
+        """Labels of the points of `mine` as labels of all M points, zero elsewhere."""
+        size, classes = len(self.inputs), labels.targets.shape[-1]
+        return SoftLabels(
+            jnp.zeros(size, labels.mass.dtype).at[self.mine].add(labels.mass),
+            jnp.zeros((size, classes), labels.targets.dtype).at[self.mine].add(labels.targets),
+        )

@@ -1,0 +1,164 @@
+"""The three lines every method is made of, and all that they may ask for.
+
+    client_update   q_k ← argmin_q  ℓ_k + t_k + D(q, q_g)     on client k
+    site_update     t_k ← t_k + ρ (q_k − q_g)                 on client k, remembered there
+    server_update   q_g ← p_0 + Σ_k t_k                       on the server
+
+ADMM's dual variable and Bayes' site are the same slot, t. Between the lines stands `contribution`: the term of
+client k in the server's sum, which is exactly what leaves the client; `broadcast` is what leaves the server.
+
+How to read an algorithm: the letter before the dot is the paper's subscript, the letter after it the paper's
+symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n` is N_k.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from fedlap.algebra.hyperparameters import hyperparameters
+from fedlap.algebra.soft_labels import SoftLabels
+from fedlap.algebra.vector import Vector
+
+G = TypeVar("G")  # global: what the server knows
+T = TypeVar("T")  # site, or dual: what a client remembers between rounds
+Q = TypeVar("Q")  # local: what a client has just fitted
+C = TypeVar("C")  # contribution: what a client sends, its term under the server's Σ_k
+
+
+class Nothing(NamedTuple):
+    """The site of a method that remembers nothing."""
+
+
+class Point(NamedTuple):
+    """A weight vector."""
+
+    w: Vector
+
+
+class Weighted(NamedTuple):
+    """A weight vector and the number of examples behind it."""
+
+    w: Vector
+    n: Any
+
+
+class Dual(NamedTuple):
+    """log t(w) = vᵀw, up to the algorithm's scale."""
+
+    v: Vector
+
+
+class Gaussian(NamedTuple):
+    """N(w, S⁻¹)."""
+
+    w: Vector
+    S: Any
+
+
+class DampedGaussian(NamedTuple):
+    """N(w, S⁻¹), and the precision that S will have when damped sites have reached what they move to."""
+
+    w: Vector
+    S: Any
+    ahead: Any  # the server's own
+
+
+class Laplace(NamedTuple):
+    """A client's minimum w and the curvature H of its loss there."""
+
+    w: Vector
+    H: Any
+
+
+class Site(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw."""
+
+    v: Vector
+    V: Any
+
+
+class DampedSite(NamedTuple):
+    """The same, moved by ρ a round from nothing: by now it has reached the part 1 − Π(1 − ρ) of what it moves to."""
+
+    v: Vector
+    V: Any
+    reached: Any
+
+
+class Client(NamedTuple):
+    """All that an algorithm may ask of client k. Inside an objective it is a minibatch of k."""
+
+    n: Any  # N_k
+    share: Any  # N_k / N
+    count: int  # K
+    round: Any  # 0, 1, …
+    start: Vector  # where the local optimiser begins: the network's init, then w_g
+    loss: Callable[[Vector], Any]  # ℓ_k(w), a sum over the data, never a mean
+    hessian: Callable[[Vector, str], Any]  # H_k(w), "diagonal" or "full"
+    memory_hessian: Callable[[Vector, str], Any]  # the same, of Σ_i τ_i ℓ(ŷ_i, w) over k's memory points
+    soften: Callable[[Vector], SoftLabels]  # ŷ_k: predictions of w on k's memory points
+    own: Callable[[SoftLabels], SoftLabels]  # those labels among all memory points
+    everyone: Callable[[Vector, Any], SoftLabels]  # ŷ_g: predictions of w on all memory points
+    distil: Callable[[Vector, SoftLabels], Any]  # Σ_i τ_i ℓ(ŷ_i, w)
+    noise: Callable[[int, Vector], Vector]  # ε ~ N(0, I), so many draws shaped as a vector
+    argmin: Callable[[Callable[[Any, "Client"], Any], Any], Any]
+
+
+class Server(NamedTuple):
+    """All that an algorithm may ask of the server."""
+
+    count: int  # K
+    participation: Any  # the fraction of clients drawn in this round
+    zero: Any
+    zeros: Vector
+    identity: Callable[[str], Any]  # I, "diagonal" or "full"
+    unlabelled: SoftLabels  # the soft labels of a client that has not spoken
+    average: Callable[..., Any]  # of the clients drawn in this round, by weight
+    gather: Callable[[SoftLabels], SoftLabels]  # all clients' labels, added up point by point
+    distil: Callable[[Vector, SoftLabels], Any]
+    memory_hessian: Callable[[Vector, Any, str], Any]  # Σ mass_i ∇²ℓ(f(x_i; w), w), of all memory points
+    argmin: Callable[[Callable[[Any], Any], Any], Any]
+
+
+class Algorithm(ABC, Generic[G, T, Q, C]):
+    """Subclasses are final: hyper-parameters and these seven pure methods, nothing else."""
+
+    memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
+    one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
+    mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
+    revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
+
+    @abstractmethod
+    def init(self, s: Server, start: Vector) -> tuple[G, T]:
+        """q_g and t_k before the first round, for which the server line must already hold.
+
+        Bayes begins at the prior, whose mean is zero; methods without one at `start`, the network's own weights.
+        """
+
+    def broadcast(self, g: G) -> G:
+        """g as clients see it, with None for what only the server's line reads."""
+        return g
+
+    @abstractmethod
+    def client_update(self, g: G, t: T, k: Client) -> Q: ...
+
+    @abstractmethod
+    def site_update(self, g: G, t: T, q: Q, k: Client) -> T: ...
+
+    @abstractmethod
+    def contribution(self, t: T, q: Q, k: Client) -> C: ...
+
+    @abstractmethod
+    def server_update(self, g: G, c: C, s: Server) -> G:
+        """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
+
+    def precision(self, g: G) -> Any:
+        """How sure the method is by now: `g.precision`, or else `g.S`; None where a method has neither."""
+        return getattr(g, "precision", getattr(g, "S", None))
+
+    def precision_ahead(self, g: G) -> Any:
+        """How sure the model is: `g.ahead`, the precision without the lag of damping, or else what `precision` says."""
+        return getattr(g, "ahead", self.precision(g))
+
+
+algorithm = hyperparameters

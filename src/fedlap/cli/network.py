@@ -1,0 +1,180 @@
+"""The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlap.stopping import raise_on_interrupt
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
+
+
+def server(
+    study: StudyFile,
+    bind: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where to listen; if not given, here alone if the study is, else at all."),
+    ] = None,
+):
+    """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
+    from fedlap.errors import ConfigError
+    from fedlap.flower.server import serve, state_folder, where_to_listen
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.agreement.keys import canonical
+
+    study = Study.read(study)
+    if bind and bind.count(":") == 1:  # an IPv6 address has more
+        raise ConfigError(f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {study.path}")
+    bind = canonical(bind or where_to_listen(study.host))
+    typer.echo(
+        f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"
+    )
+    typer.echo(f"listening at {bind}, port {study.port}; its state is in {state_folder(study)}")
+
+    def ready():
+        typer.echo("ready. Next, at each member:  fedlap node STUDY --name MEMBER --data FILE")
+        typer.echo(f"and in another window here:   fedlap study run {study.path}      (Ctrl-C stops the server)")
+
+    raise_on_interrupt()
+    serve(study, bind, ready)
+
+
+def node(
+    study: StudyFile,
+    name: Annotated[str, typer.Option(help="Which member this is.")],
+    data: Annotated[Path, typer.Option(help="This member's file, CSV or Parquet. It does not leave this machine.")],
+    explain: Annotated[bool, typer.Option("--explain", help="Only say what would be sent; send nothing.")] = False,
+    state: Annotated[
+        Path | None, typer.Option(help="Where this member's state is kept; by default beside STUDY.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="This member's private key; by default members/NAME.key.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
+):
+    """Take part in a study as one of its members; the file is checked whole before anything is sent."""
+    from fedlap.machine import keep_compiled_programs
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.protocol.records import FileRecords
+    from fedlap.study.protocol.site import Site
+    from fedlap.study.protocol.terms import Terms
+    from fedlap.study.table import encoding
+
+    study = Study.read(study)
+    member = study.member(name)
+    keep_compiled_programs()
+    folder = state or study.folder / "state" / name
+    records = FileRecords(study, name, data)
+    site = Site(Terms.of(study), name, records, folder, log=typer.echo)
+    typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
+    if explain:
+        for words in encoding.warnings(study, records.train):
+            typer.echo(words)
+        return _explain(site)
+    from fedlap.flower.node import serve
+
+    raise_on_interrupt()
+    typer.echo(f"connecting to {study.address} as {name}; what is sent is recorded in {site.audit_log}")
+    serve(study, site, folder, key or member.private_key, typer.echo, patience)
+
+
+def _explain(site):
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedlap.cli.screen import show
+
+    table = Table(title=f"what {site.member} would send")
+    for head in ("when", "name", "shape", "bytes"):
+        table.add_column(head, no_wrap=head in ("shape", "bytes"))
+    steps = site.explain()
+    for step in steps:
+        table.add_row(step.when, step.name, " × ".join(map(str, step.shape)) or "1", f"{step.bytes:,}")
+    show(Console(), table, names=2)
+    each = sum(step.bytes for step in steps if step.when.startswith("every"))
+    typer.echo(f"{each:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
+
+
+def run(
+    study: StudyFile,
+    output: Annotated[Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Start a new run after one that has finished.")] = False,
+):
+    """Run the study's rounds on the server, or go on with them, and write the model and its history."""
+    from fedlap.flower.environment import prepare
+    from fedlap.flower.server import private_folder
+    from fedlap.machine import keep_compiled_programs
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.protocol import runs
+    from fedlap.study.protocol.terms import Terms
+
+    study = Study.read(study)
+    terms = Terms.of(study)
+    raise_on_interrupt()
+    with runs.only_one(study):
+        if again and (kept := runs.set_aside(study, terms)):
+            typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
+        prepare(private_folder(study) / "flower-run")
+        keep_compiled_programs()
+        outcome = _carry_out(study, terms, runs.folder(study))
+        output = save(study, terms, outcome, output or study.folder / "model")
+    typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
+
+
+def _carry_out(study, terms, folder):
+    """All rounds that are still to be done, shown as they go."""
+    from fedlap.flower.server import secret
+    from fedlap.flower.transport import GridTransport
+    from fedlap.study.protocol.coordinator import Coordinator, Policy
+    from fedlap.study.protocol.records import pool
+    from fedlap.study.watch import Watch
+
+    policy = Policy(study.quorum, study.deadline, study.retries)
+    with Watch(terms.members, terms.last_round + 1) as watch:
+        transport = GridTransport(study, secret(study), watch.note)
+        try:
+            coordinator = Coordinator(
+                terms, lambda statistics: pool(study, statistics), policy, transport, folder, watch.tell
+            )
+            return coordinator.run()
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; `fedlap study run {study.path}` goes on from the last finished round")
+            raise typer.Exit(130) from None
+        finally:
+            transport.close()
+
+
+def save(study, terms, outcome, folder):
+    """The model, its card and its history."""
+    from fedlap.files import atomic
+    from fedlap.study import model as fitted
+    from fedlap.study.protocol.messages import digest, pack
+    from fedlap.study.table import encoding
+
+    setup = {name.removeprefix("setup/"): array for name, array in outcome.setup.items()}
+    pooled = encoding.Pooled(**{name: setup[name] for name in encoding.Pooled._fields})
+    history = outcome.history
+    card = {
+        "rounds": len(history),
+        "members": {member.name: int(size) for member, size in zip(study.members, setup["sizes"], strict=True)},
+        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
+        "run": outcome.header["run"],
+        "weights_sha256": digest(pack(outcome.server.w)),
+    }
+    precision = terms.algorithm.precision_ahead(outcome.server)
+    fitted.save(folder, study, pooled, outcome.server.w, precision, card)
+    atomic.write(folder / "history.json", json.dumps(history, indent=2) + "\n")
+    return folder
+
+
+def demo(
+    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 5,
+    algorithm: Annotated[str, typer.Option(help="Which algorithm.")] = "fedlap_cov",
+    keep: Annotated[Path | None, typer.Option(help="A new folder to work in and leave behind.")] = None,
+):
+    """All of it on this machine: four hospitals, real processes, TLS and keys; then compare with the simulation."""
+    from fedlap.cli.demo import play
+
+    raise_on_interrupt()
+    if not play(rounds, algorithm, keep, typer.echo):
+        raise typer.Exit(1)

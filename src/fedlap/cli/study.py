@@ -1,0 +1,198 @@
+"""The commands of a study that need no network: make one, check a file or a log, predict with its model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlap.cli.help import Commands
+from fedlap.stopping import raise_on_interrupt
+
+study_app = typer.Typer(cls=Commands, help="A study across real sites, each with its own file.", no_args_is_help=True)
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
+
+
+@study_app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; its name is the study's name.")],
+    members: Annotated[
+        str, typer.Option(help="The members' names, separated by commas.")
+    ] = "cleveland,hungarian,switzerland,va",
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the members will reach the server.")
+    ] = "127.0.0.1:9443",
+    columns_from: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draft the columns from this CSV or Parquet file.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --columns-from: what to predict; the last column if not given."),
+    ] = None,
+):
+    """Make a study: its file, a certificate for the server and a key pair for each member."""
+    from fedlap.errors import ConfigError
+    from fedlap.study.agreement import example, scaffold
+    from fedlap.study.agreement.draft import draft
+    from fedlap.study.agreement.sections import check_address
+    from fedlap.study.agreement.template import render
+
+    check_address("--address", address)
+    names = [name.strip() for name in members.split(",") if name.strip()]
+    title = folder.resolve().name
+    if columns_from is not None:
+        columns, predicted, ignored = draft(columns_from, target)
+        text = render(title, names, columns, predicted, ignored=ignored, address=address, drafted=True)
+    elif target is not None:
+        raise ConfigError("--target goes with --columns-from; else name the target in study.toml")
+    else:
+        text = example.study_text(names, name=title, address=address)
+    raise_on_interrupt()
+    study = scaffold.new(folder, text)
+    typer.echo(_after_new(study, folder, columns_from))
+
+
+def _after_new(study, folder, columns_from):
+    drafted = "the columns are a DRAFT from one file: read each line" if columns_from else "an example: four hospitals"
+    width = max(len(member.name) for member in study.members)
+    to_members = "\n".join(
+        f"       {member.name:<{width}}  study.toml, ca.crt, members/{member.name}.key" for member in study.members
+    )
+    return f"""\
+The study {study.name!r} is in {folder} ({drafted}).
+
+Next:
+  1. Edit {folder / "study.toml"}: columns, target, rounds. Agree on it with all members.
+  2. Give each member its files, in a folder of their own and with the same names:
+{to_members}
+     A .key file is secret: it goes to its own member and to nobody else, by a channel you trust.
+     ca.key, server.key, server.pem and the .pub files stay here.
+  3. Each member checks its file, which sends nothing:
+       fedlap study check study.toml --name NAME --data FILE.csv
+  4. Here: fedlap server {folder / "study.toml"}. Each member: fedlap node study.toml --name NAME --data FILE.csv
+  5. Here, once they have joined: fedlap study run {folder / "study.toml"}"""
+
+
+@study_app.command()
+def certificate(
+    study: StudyFile,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A further host that the server is reached at.")
+    ] = None,
+):
+    """Sign the server's certificate anew, for the present address: after that was changed."""
+    from fedlap.study.agreement import keys
+    from fedlap.study.agreement.contract import Study
+
+    contract = Study.read(study)
+    keys.renew_certificate(contract.folder, [contract.host, *(host or ())])
+    typer.echo(_after_certificate(contract, keys.certified_hosts(contract.folder)))
+
+
+def _after_certificate(contract, hosts):
+    return f"""\
+{contract.folder / "server.pem"}: a new certificate, for {", ".join(hosts)}. Members keep their ca.crt and their keys.
+
+Next:
+  1. Here: stop `fedlap server` if it is running, and start it again.
+  2. Each member that reaches the server at a new address writes it into [network] of its study.toml, and starts
+     `fedlap node` again: address = "{contract.address}", or another that the certificate is for."""
+
+
+@study_app.command()
+def check(
+    study: StudyFile,
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The CSV or Parquet file to check.")],
+    name: Annotated[str | None, typer.Option(metavar="MEMBER", help="Which member's file it is.")] = None,
+):
+    """Check a whole file against the study. Nothing is sent, nothing is written."""
+    from fedlap.errors import DataError
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.table import encoding, table
+
+    contract = Study.read(study)
+    if name is not None:
+        contract.member(name)
+    try:
+        checked = table.check(contract, data)
+        # Which rows train depends on the member's name; without one, all rows stand for them.
+        train, test = (checked, None) if name is None else checked.split(contract, name)
+        encoding.statistics(contract, train)
+    except DataError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        typer.echo("\nNothing was sent. Correct the file and check it again.", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(_summary(contract, checked, train, test))
+
+
+def _summary(contract, checked, train, test):
+    from fedlap.study.table import encoding
+
+    classes = ", ".join(
+        f"{(checked.labels == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
+    )
+    rules = {column.name: column.missing for column in contract.columns} | {
+        contract.target.name: contract.target.missing
+    }
+    empty = [f"  {column}: {count} ({rules[column]})" for column, count in checked.missing.items() if count]
+    lines = [
+        f"{checked.path.name} fits the study {contract.name!r}; its digest, the same at all members, "
+        f"begins {contract.digest[:12]}",
+        f"rows: {len(checked)} usable, {len(checked.dropped)} dropped for missing values",
+        f"{contract.target.name}: {classes}",
+        *(["empty cells, and what the study does with them:", *empty] if empty else ["empty cells: none"]),
+    ]
+    if test is not None:
+        lines.append(f"to train on: {len(train)} rows; kept back to test on: {len(test)} rows")
+        lines += encoding.warnings(contract, train)
+    return "\n".join([*lines, "Nothing was sent."])
+
+
+@study_app.command()
+def audit(
+    file: Annotated[Path, typer.Argument(help="A site's audit log: state/NAME/audit-NAME.jsonl.")],
+):
+    """Verify the log of what a site has sent: that no line was changed, removed or put in. Nothing is written."""
+    from fedlap.errors import DataError
+    from fedlap.study.protocol.audit import verify
+
+    try:
+        entries = verify(file)
+    except DataError as error:
+        typer.secho(f"broken: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(_verified(file, entries))
+
+
+def _verified(file, entries):
+    from fedlap.study.protocol.audit import fingerprint
+
+    whole = [entry for entry in entries if "unfinished" not in entry]
+    cut = [str(number) for number, entry in enumerate(entries, 1) if "unfinished" in entry]
+    count = "1 entry" if len(whole) == 1 else f"{len(whole)} entries"
+    lines = [f"{file}: {count}, from {whole[0]['time']} to {whole[-1]['time']}; unbroken"]
+    if cut:
+        lines.append(f"cut off by a crash, before anything was sent: line {', '.join(cut)}")
+    lines.append(f"fingerprint of the last line: {fingerprint(whole[-1])}")
+    return "\n".join(lines)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="The folder of a fitted model.")],
+    file: Annotated[Path, typer.Argument(help="New patients: a CSV or Parquet file with the study's columns.")],
+    output: Annotated[Path, typer.Option(help="Where to write the probabilities.")] = Path("predictions.csv"),
+):
+    """Predict with a study's model: the probability of each class, for every row of a file."""
+    from fedlap.errors import ConfigError
+    from fedlap.study import model as fitted
+    from fedlap.study.table import table
+    from fedlap.study.table.predictions import write
+
+    if output.exists() and output.resolve() == file.resolve():
+        raise ConfigError(f"--output {output} is the patients' own file; expected another name")
+    loaded = fitted.load(model)
+    checked = table.check_inputs(loaded.study, file)
+    write(output, loaded.study.target.classes, checked, loaded.predict(checked))
+    typer.echo(f"{output}: probabilities of {len(checked)} rows")
+    if len(checked.dropped):
+        typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")

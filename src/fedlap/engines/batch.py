@@ -1,0 +1,136 @@
+"""Many runs of a small model as one program: seeds are one more axis, and so are settings.
+
+Settings of one seed share its minibatches, so the gathering of data is done once for all of them; that is why
+seeds are the outer axis and settings the inner one.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlap.engines.evaluate import evaluate as metrics
+from fedlap.engines.parties import Batches
+from fedlap.engines.setup import Plan
+from fedlap.engines.vectorised import federated_round
+
+
+class Stack(NamedTuple):
+    """All seeds' arrays as one, with the axis of the seeds: None where they are the same for all and kept once."""
+
+    tree: object
+    axes: object
+
+
+def stack(trees, fill=0):
+    """Stack leaves that differ, padding them at the end to a common shape; share those that do not."""
+
+    def join(*leaves):
+        if all(leaf.shape == leaves[0].shape and _same(leaf, leaves[0]) for leaf in leaves[1:]):
+            return Stack(leaves[0], None)
+        if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+            return Stack(jnp.stack(leaves), 0)
+        shape = np.max([leaf.shape for leaf in leaves], axis=0)
+        return Stack(jnp.stack([_pad(leaf, shape, fill) for leaf in leaves]), 0)
+
+    joined = jax.tree.map(join, *trees)
+    pick = lambda i: jax.tree.map(lambda leaf: leaf[i], joined, is_leaf=lambda leaf: isinstance(leaf, Stack))
+    return Stack(pick(0), pick(1))
+
+
+def stack_seeds(trees):
+    """Stack all leaves, padded, whether they differ or not: what changes from round to round."""
+    padded = lambda leaves: jnp.stack([_pad(leaf, np.max([l.shape for l in leaves], axis=0), 0) for leaf in leaves])
+    return jax.tree.map(lambda *leaves: padded(leaves), *trees)
+
+
+def _pad(leaf, shape, fill):
+    width = [(0, want - have) for want, have in zip(shape, leaf.shape, strict=True)]
+    return np.pad(np.asarray(leaf), width, constant_values=fill) if width else np.asarray(leaf)
+
+
+class Prepared(NamedTuple):
+    """All that stays fixed for all runs, and the state each of them begins with."""
+
+    setup: Stack  # its method [settings, …], shared by all seeds
+    tests: list[Stack]  # the test set and each watched one, with how many rows of it are no padding
+    states: object  # [seeds, settings, …]
+
+
+def prepare(runs):
+    """From simulations, one list of settings for each seed."""
+    first = [of_seed[0] for of_seed in runs]
+    methods = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.setup.method for run in runs[0]))
+    states = [
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.init()._replace(round=()) for run in of_seed))
+        for of_seed in runs
+    ]
+    sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
+    return Prepared(
+        stack([replace(run.setup, method=methods) for run in first]),
+        [stack([data[i] for data in sets]) for i in range(len(sets[0]))],
+        stack_seeds(states)._replace(round=0),
+    )
+
+
+def advance(prepared, states, plans):
+    """One round of every run, by the plan of each seed."""
+    rows = stack([plan.batches.rows for plan in plans], fill=-1)
+    steps = stack([plan.batches.steps for plan in plans])
+    drawn = np.array([plan.drawn for plan in plans])
+    plan = Plan(np.float64(drawn), Batches(rows.tree, steps.tree))
+    axes = Axes((prepared.setup.axes, Plan(0, Batches(rows.axes, steps.axes))))
+    new = _compiled(axes, prepared.setup.tree, states, plan)
+    return new._replace(round=states.round + 1)
+
+
+def evaluate(prepared, states):
+    """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
+    task = prepared.setup.tree.task
+    found = [_evaluate(task, Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
+    return np.concatenate([np.array(metrics) for metrics in found])
+
+
+def one(states, seed, setting):
+    """The state of one run."""
+    return jax.tree.map(lambda leaf: leaf[seed, setting], states._replace(round=()))._replace(round=states.round)
+
+
+class Axes:
+    """Which leaves have a seed axis, in a form that jit can compare."""
+
+    def __init__(self, tree):
+        leaves, self.structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
+        self.leaves = tuple(leaves)
+
+    @property
+    def tree(self):
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+    def __hash__(self):
+        return hash((self.leaves, self.structure))
+
+    def __eq__(self, other):
+        return (self.leaves, self.structure) == (other.leaves, other.structure)
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled(axes, setup, states, plan):
+    run = states._replace(round=None, server=0, start=0, clients=0)
+    of_setting = replace(setup, method=0, pool=None, shards=None, key=None)
+    of_setup, of_plan = axes.tree
+    over_settings = jax.vmap(federated_round, in_axes=(of_setting, run, None), out_axes=run)
+    return jax.vmap(over_settings, in_axes=(of_setup, run, of_plan), out_axes=run)(setup, states, plan)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _evaluate(task, axes, w, tests):
+    over_settings = jax.vmap(lambda w, test: metrics(task, w, *test), in_axes=(0, None))
+    return jax.vmap(over_settings, in_axes=(0, axes.tree))(w, tests)
+
+
+def _same(a, b):
+    return a is b or bool((a == b).all())

@@ -1,0 +1,51 @@
+"""Which inputs the clients and the server share for FedLap-Func."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedlap.streams import stream
+
+
+class MemoryPoints(NamedTuple):
+    inputs: np.ndarray  # [M, ...]
+    mine: np.ndarray  # [K, m] places of each client's points in `inputs`
+    weights: np.ndarray  # [K, m] how many examples a point stands for, N_kc / M_kc; 0 is padding
+
+
+def draw_memory(federation, per_class, seed):
+    """`per_class` random points of each class a client has; or the federation's public inputs, shared by all.
+
+    A public point belongs to no class, so a client's N_k examples are spread evenly over them.
+    """
+    count = len(federation.clients)
+    if per_class and federation.public is not None:
+        size = len(federation.public)
+        mine = np.tile(np.arange(size, dtype=np.int32), (count, 1))
+        return MemoryPoints(federation.public, mine, np.repeat(federation.sizes[:, None] / size, size, axis=1))
+    chosen = [
+        choose_points(federation.labels[own], federation.classes, per_class, seed, name)
+        for name, own in zip(federation.clients, federation.rows, strict=True)
+    ]
+    inputs = [federation.inputs[own[places]] for own, (places, _) in zip(federation.rows, chosen, strict=True)]
+    return join_points(inputs, [weights for _, weights in chosen])
+
+
+def choose_points(labels, classes, per_class, seed, name):
+    """Which of a client's rows it shows to the others, and how many of its examples each stands for."""
+    rng = stream(seed, "memory", name)
+    of_class = [np.flatnonzero(labels == label) for label in range(classes)]
+    chosen = [rng.permutation(places)[:per_class] for places in of_class]
+    weights = [
+        np.full(len(some), len(places) / max(1, len(some))) for some, places in zip(chosen, of_class, strict=True)
+    ]
+    return np.concatenate(chosen), np.concatenate(weights)
+
+
+def join_points(inputs, weights):
+    """All clients' points one after the other; a client with fewer than the most is padded with weightless ones."""
+    sizes = [len(each) for each in weights]
+    mine, padded = np.zeros((len(sizes), max(sizes)), np.int32), np.zeros((len(sizes), max(sizes)))
+    for k, (begin, size) in enumerate(zip(np.cumsum([0, *sizes]), sizes, strict=False)):
+        mine[k, :size], padded[k, :size] = np.arange(begin, begin + size), weights[k]
+    return MemoryPoints(np.concatenate(inputs), mine, padded)

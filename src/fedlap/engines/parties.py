@@ -1,0 +1,220 @@
+"""Clients and server as the algorithms see them, built from a model and data. Every engine uses these two.
+
+Both are made from a `setup`, all that stays fixed during a run (`engines.setup`).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedlap.algebra.precision import Diagonal, Full, identity
+from fedlap.algebra.soft_labels import Memory, SoftLabels, weigh
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Client, Server
+from fedlap.errors import ConfigError
+from fedlap.models.curvature import GaussNewton
+
+# Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
+# minibatch does. At w_g the gradients of all points but the client's own are zero, and so is their noise.
+MEMORY_BATCH = 32
+# Uses of a step's key beside the memory's, which draws from the key itself: with one key for all, PVI's noise and the
+# network's dropout were the same bits. Far from zero, because a key that is split gives those of 0, 1, 2 ….
+DROPOUT, NOISE = 1_000_001, 1_000_002
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt: part of the program, so compared by value."""
+
+    model: Any
+    likelihood: Any
+    curvature: Any
+
+
+class Pool(NamedTuple):
+    """The arrays that all clients' row numbers point into."""
+
+    inputs: Any  # [N, ...]
+    labels: Any  # [N]
+    memory: Any  # [M, ...]
+    points: Any  # M, without the padding of runs that share a program
+
+
+class Shard(NamedTuple):
+    """One client's part of the pool, padded at the end to the length of the longest."""
+
+    rows: Any  # [n_max]
+    n: Any
+    share: Any
+    number: Any  # of its name, for its random stream
+    mine: Any  # [m] places in the memory
+    weights: Any  # [m] N_kc / M_kc, zero where a client has fewer than m points
+
+
+class Batches(NamedTuple):
+    """The minibatches of one client in one round, padded at the end."""
+
+    rows: Any  # [steps_max, batch]
+    steps: Any
+
+
+class Moment(NamedTuple):
+    """What all clients are told at the start of a round."""
+
+    round: Any
+    start: Vector
+    key: Any
+
+
+class Examples(NamedTuple):
+    """Rows of a pool whose curvature is summed by weight, padded at the end; the last arguments of a curvature."""
+
+    inputs: Any
+    labels: Any
+    rows: Any
+    weights: Any
+    count: Any  # how many rows are no padding
+    key: Any
+
+
+def client(setup, shard, moment):
+    """Client k for one round, all of its data, and `minibatch(rows, step)`: the same client seen through these rows.
+
+    Where padding reads a row, it is one of the client's own: zero times another's infinity would not be zero.
+    """
+    task, pool = setup.task, setup.pool
+    real = jnp.arange(len(shard.rows)) < shard.n
+    own = jnp.where(real, shard.rows, shard.rows[0])
+    mine = jnp.where(shard.weights > 0, shard.mine, shard.mine[:1])
+    memory = Memory(pool.memory, mine)
+    key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
+
+    def minibatch(rows, step):
+        step_key = jax.random.fold_in(key, step)
+        dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
+        return whole._replace(
+            loss=_loss(
+                task,
+                pool,
+                jnp.where(rows >= 0, rows, own[0]),
+                rows >= 0,
+                shard.n,
+                lambda w, x: task.model.train(w.tree, x, dropout),
+            ),
+            distil=_sampled_distil(task, pool.memory, pool.points, step_key),
+            noise=_noise(noise),
+        )
+
+    data = Examples(pool.inputs, pool.labels, own, real.astype(shard.share.dtype), real.sum(), key)
+    points = Examples(pool.memory, None, mine, shard.weights, len(mine), key)
+    whole = Client(
+        n=shard.n,
+        share=shard.share,
+        count=setup.count,
+        round=moment.round,
+        start=moment.start,
+        loss=_loss(task, pool, own, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
+        hessian=lambda w, structure: _curvature(task, task.curvature, w, structure, data),
+        memory_hessian=lambda w, structure: _memory_curvature(task, w, structure, points),
+        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[mine])),
+        own=memory.place,
+        everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
+        distil=_distil(task, pool.memory),
+        noise=_noise(key),
+        argmin=_no_argmin,
+    )
+    return whole, minibatch
+
+
+def server(setup, zeros, drawn):
+    """The server for one round."""
+    task, pool, shards = setup.task, setup.pool, setup.shards
+    memory = Memory(pool.memory, shards.mine)
+
+    def average(stacked, weights=None):
+        weights = drawn if weights is None else drawn * weights
+        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1) / weights.sum(), stacked)
+
+    def argmin(function, start):
+        return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)
+
+    def memory_hessian(w, mass, structure):
+        size = len(pool.memory)
+        points = Examples(pool.memory, None, jnp.arange(size), mass, size, jax.random.key(0))
+        return _memory_curvature(task, w, structure, points)
+
+    points, dtype = shards.mine.shape[-1], shards.weights.dtype
+    return Server(
+        count=setup.count,
+        participation=drawn.mean(),
+        zero=jnp.zeros((), dtype),
+        zeros=zeros,
+        identity=lambda structure: identity(structure, zeros, setup.count),
+        unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, setup.classes), dtype)),
+        average=average,
+        gather=memory.place,
+        distil=_distil(task, pool.memory),
+        memory_hessian=memory_hessian,
+        argmin=argmin,
+    )
+
+
+def _no_argmin(objective, start):
+    raise ConfigError("k.argmin is asked for outside of client_update; expected it there alone")
+
+
+def _predict(task, w, inputs):
+    return task.likelihood.probabilities(task.model.apply(w.tree, inputs))
+
+
+def _loss(task, pool, rows, real, n, outputs):
+    """An unbiased estimate of the sum over all n examples, from those rows that are real."""
+    inputs, labels = pool.inputs[rows], pool.labels[rows]
+
+    def loss(w):
+        each = task.likelihood.loss(outputs(w, inputs), labels)
+        return n * jnp.where(real, each, 0).sum() / real.sum()
+
+    return loss
+
+
+def _curvature(task, kind, w, structure, examples):
+    if structure == "diagonal":
+        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, *examples)))
+    return Full(kind.full(task.model, task.likelihood, w.tree, *examples))
+
+
+def _memory_curvature(task, w, structure, points):
+    """At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label."""
+    return _curvature(task, GaussNewton(), w, structure, points)
+
+
+def _distil(task, inputs):
+    def distil(w, labels):
+        outputs = task.model.apply(w.tree, inputs)
+        return task.likelihood.soft_loss(outputs, labels.mass, labels.targets).sum()
+
+    return distil
+
+
+def _sampled_distil(task, inputs, points, key):
+    if len(inputs) <= MEMORY_BATCH:
+        return _distil(task, inputs)
+    # Of a small memory that is padded to a larger one all points, as without the padding, whose weights are zero.
+    drawn = jax.random.randint(key, (MEMORY_BATCH,), 0, points)
+    places = jnp.where(points <= MEMORY_BATCH, jnp.arange(MEMORY_BATCH), drawn)
+    sampled = _distil(task, inputs[places])
+    factor = jnp.maximum(points / MEMORY_BATCH, 1)
+    return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
+
+
+def _noise(key):
+    def noise(samples, like):
+        leaves, structure = jax.tree.flatten(like)
+        keys = jax.random.split(key, len(leaves))
+        draws = [jax.random.normal(k, (samples, *leaf.shape), leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(structure, draws)
+
+    return noise

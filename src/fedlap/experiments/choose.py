@@ -1,0 +1,85 @@
+"""Which setting wins: by the test set, as the paper seems to, or by rows held out of each client, as one should."""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from fedlap.experiments.summary import LAST
+
+PAPER, HONEST = "paper", "honest"  # the best test value of the grid; the best validation value
+
+
+class Chosen(NamedTuple):
+    """A setting that won, and what it was chosen by."""
+
+    setting: dict
+    score: float
+    settings: int  # how many there were to choose from
+
+
+def value(curve, round=None, last=LAST):
+    """Accuracy and NLL at a round: the mean over it and the two before, which evens out a single bad round."""
+    window = slice(max(0, round - last), round) if round is not None else slice(-last, None)
+    means = []
+    for numbers in (curve.accuracy, curve.nll):
+        mine = numbers[window]
+        means.append(np.nan if not mine or None in mine else float(np.mean(mine)))
+    return tuple(means)
+
+
+def choose(results, algorithm, way, finals):
+    """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
+
+    The honest way looks at validation curves only, and has no winner where one setting or none was searched. The
+    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search.
+    Runs that diverged lose; ties go to the smaller NLL. Of a method that was changed, only its newest revision counts.
+    """
+    runs = [result for result in results if result.algorithm == algorithm]
+    search, on_all_rows = [each for each in runs if each.held_out > 0], [each for each in runs if each.held_out == 0]
+    if way == HONEST:
+        judged, on = search, "validation"
+    else:
+        judged, on = search if search and finals == "winners" else on_all_rows, "test"
+    newest, scores = max((result.revision for result in judged), default=0), {}
+    for result in judged:
+        if result.revision == newest:
+            curve, seeds = result.curves[on], scores.setdefault(_key(result), [])
+            seeds.append((-np.inf, np.inf) if None in curve.nll else value(curve))
+    if len(scores) < (2 if way == HONEST else 1):
+        return None
+    fullest = max(len(seeds) for seeds in scores.values())
+    ranked = {setting: np.mean(seeds, axis=0) for setting, seeds in scores.items() if len(seeds) == fullest}
+    best = max(ranked, key=lambda setting: (ranked[setting][0], -ranked[setting][1]))
+    return Chosen(json.loads(best), float(ranked[best][0]), len(ranked))
+
+
+def _key(result):
+    return json.dumps(result.setting, sort_keys=True)
+
+
+def winners(results, sweep):
+    """Each algorithm's settings to train on all rows: the winners of both ways; all of them if nothing is chosen.
+
+    Of the whole grid, and of the part of it that is chosen from by itself.
+    """
+    found, part = {}, in_part(results, sweep)
+    for algorithm in sweep.algorithms:
+        if sweep.validation == 0 or len(sweep.settings(algorithm)) == 1:
+            found[algorithm] = sweep.settings(algorithm)
+            continue
+        chosen = [choose(of, algorithm, way, sweep.finals) for of in (results, part) for way in (PAPER, HONEST)]
+        settings = [each.setting for each in chosen if each is not None]
+        found[algorithm] = [setting for i, setting in enumerate(settings) if setting not in settings[:i]]
+    return found
+
+
+def in_part(results, sweep):
+    """Those of the part of a grid that is chosen from by itself."""
+    return [each for each in results if sweep.in_part(each.algorithm, each.setting)]
+
+
+def finals(results, algorithm, setting):
+    """The runs on all rows of one setting, by seed."""
+    mine = [r for r in results if r.algorithm == algorithm and r.held_out == 0 and r.setting == setting]
+    return sorted(mine, key=lambda result: result.seed)

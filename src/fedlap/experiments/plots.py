@@ -1,0 +1,71 @@
+"""Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedlap.files.atomic import replacing
+
+
+class Line(NamedTuple):
+    """Some runs of one method, a curve each."""
+
+    label: str
+    accuracy: list
+    nll: list
+    style: str = "-"
+
+
+def accuracy_and_nll(lines, title, path, accuracies=None):
+    """Both over rounds, mean and spread over each line's runs, as a PNG; `accuracies` are the ends of its axis."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
+    for line in lines:
+        _band(axes[0], 100 * as_table(line.accuracy), line)
+        _band(axes[1], as_table(line.nll), line)
+    for axis, label in zip(axes, ("test accuracy (%)", "test negative log-likelihood"), strict=True):
+        name_axes(axis, label)
+        axis.xaxis.get_major_locator().set_params(integer=True)  # no half rounds
+    axes[0].set_ylim(accuracies)
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
+    figure.suptitle(title)
+    return save(figure, path)
+
+
+def name_axes(axis, label):
+    axis.set(xlabel="communication round", ylabel=label)
+    axis.grid(alpha=0.3)
+
+
+def pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")  # files only, no window
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def save(figure, path):
+    """As a PNG."""
+    with replacing(path) as file:
+        figure.savefig(file, dpi=130, format="png")
+    pyplot().close(figure)
+    return path
+
+
+def as_table(curves):
+    """A row a run. One that diverged has a shorter curve and no numbers at its end."""
+    table = np.full((len(curves), max(map(len, curves))), np.nan)
+    for row, curve in zip(table, curves, strict=True):
+        row[: len(curve)] = np.array(curve, float)
+    return table
+
+
+def _band(axis, table, line):
+    mean, deviation, rounds = table.mean(0), table.std(0), np.arange(1, table.shape[1] + 1)
+    if len(rounds) == 1:  # a one-shot method: its answer, beside the others' paths
+        axis.errorbar(rounds, mean, deviation, marker="D", capsize=3, label=line.label)
+        return
+    (drawn,) = axis.plot(rounds, mean, line.style, label=line.label)
+    axis.fill_between(rounds, mean - deviation, mean + deviation, color=drawn.get_color(), alpha=0.15, linewidth=0)

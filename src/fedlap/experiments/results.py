@@ -1,0 +1,216 @@
+"""What sweeps leave behind: a file with one JSON line a cell, only ever appended to."""
+
+import fcntl
+import functools
+import json
+import math
+import os
+import subprocess
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import jax
+
+from fedlap import __version__
+from fedlap.algorithms import ALGORITHMS
+from fedlap.errors import DataError
+from fedlap.machine import cores
+from fedlap.models.likelihood import categorical
+from fedlap.run.divergence import ignorance, lost_since
+
+BEGINNING = b'{"cell":"'  # of every line
+DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy and NLL after each round; None where a run had no finite outputs."""
+
+    accuracy: list
+    nll: list
+
+    @classmethod
+    def of(cls, accuracy, nll):
+        return cls(*([round(float(x), DIGITS) if math.isfinite(x) else None for x in each] for each in (accuracy, nll)))
+
+    def __post_init__(self):
+        for name, values in (("accuracy", self.accuracy), ("nll", self.nll)):
+            if not isinstance(values, list) or not {type(value) for value in values} <= {int, float, type(None)}:
+                raise ValueError(f"{name} is not a list of numbers, or null")
+        if not all(0 <= value <= 1 for value in self.accuracy if value is not None):
+            raise ValueError("an accuracy is not between 0 and 1")
+        if len(self.accuracy) != len(self.nll):
+            raise ValueError(f"{len(self.accuracy)} rounds of accuracy, but {len(self.nll)} of nll")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished cell."""
+
+    cell: str  # its digest
+    algorithm: str
+    setting: dict
+    seed: int
+    held_out: float
+    diverged: bool
+    seconds: float  # of this run; of a batch, its share
+    batch: int  # how many runs were one compiled program
+    fedlap: str  # which version of it
+    spec: dict
+    curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
+    precision: str = "float32"
+    cores: int | None = None  # that it had, which its last digits depend on; None in lines older than this
+    revision: int = 1  # of the algorithm
+
+    @classmethod
+    def of(cls, cell, curves, seconds, classes, batch=1):
+        nothing = ignorance(categorical, classes)
+        return cls(
+            cell.digest,
+            cell.algorithm,
+            cell.setting,
+            cell.seed,
+            cell.held_out,
+            any(lost_since(curve.nll, nothing) is not None for curve in curves.values()),
+            round(seconds, 3),
+            batch,
+            version(),
+            cell.spec.as_dict(),
+            curves,
+            precision(),
+            len(cores()),
+            cell.revision,
+        )
+
+    def serves(self, watch_train):
+        """Whether it may stand for a run made here and now; a digest knows of none of these."""
+        return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
+
+    @property
+    def group(self):
+        """What the results of several seeds have in common."""
+        return self.algorithm, json.dumps(self.setting, sort_keys=True), self.held_out
+
+    @property
+    def current(self):
+        """Whether the algorithm is still the same; tables show what ran before until it has run again."""
+        return self.algorithm in ALGORITHMS and self.revision == ALGORITHMS[self.algorithm].revision
+
+    def line(self):
+        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+
+    @classmethod
+    def read(cls, line):
+        """Of a line; a ValueError if it is none."""
+        table = json.loads(line)
+        known = {each.name for each in fields(cls)}
+        if not isinstance(table, dict) or not isinstance(table.get("curves"), dict) or not known >= set(table):
+            raise ValueError(f"expected an object of {', '.join(sorted(known))}")
+        if "test" not in table["curves"]:
+            raise ValueError("no curve on the test set")
+        try:
+            return cls(**{**table, "curves": {name: Curve(**curve) for name, curve in table["curves"].items()}})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def load(path):
+    """All results of a file, in its order; a last line that a killed process left unfinished does not count.
+
+    One that lacks only its end does: an editor may have taken it.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    try:
+        *lines, last = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a file of results") from error
+    if _whole(last):
+        lines.append(last)
+    elif last[: len(BEGINNING)] != BEGINNING[: len(last)]:
+        raise DataError(f"{path}, line {len(lines) + 1}: not a result of a sweep, nor the beginning of one")
+    results = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            results.append(Result.read(line))
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: not a result of a sweep ({error})") from error
+    return results
+
+
+def _whole(line):
+    try:
+        Result.read(line)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def writer(path):
+    """What the file holds, and a function that appends results, each whole and on disk before it returns.
+
+    One writer a file.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = open(path, "a+b", buffering=0)  # a buffer would be written once more when the file is closed
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); expected a file of results") from error
+    with opened as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataError(f"{path}: another sweep is writing to it; wait for it or name another file") from error
+        results = load(path)  # first of all: a file of anything else stays as it is
+        _end_last_line(file)
+
+        def append(results):
+            left = "".join(result.line() for result in results).encode()
+            try:
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError as error:
+                error.filename = str(path)
+                raise
+
+        yield results, append
+
+
+@functools.cache
+def version():
+    """Of this package, with the commit if it runs from a clone: two results of one version may be of different code."""
+    package = Path(__file__).parents[1]
+    if not (package.parents[1] / ".git").exists():
+        return __version__
+
+    def git(*words):
+        return subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, timeout=30)
+
+    try:
+        commit = git("rev-parse", "--short=10", "HEAD").stdout.strip()
+        changed = git("diff", "--quiet", "HEAD", "--", ".").returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return __version__
+    return f"{__version__}+{commit}{'.changed' if changed else ''}" if commit else __version__
+
+
+def precision():
+    """In which this process computes."""
+    return str(jax.dtypes.canonicalize_dtype(float))
+
+
+def _end_last_line(file):
+    """Where a line was left without its end: give it one if it is whole, otherwise drop it."""
+    file.seek(0)
+    content = file.read()
+    ended = content.rfind(b"\n") + 1
+    if _whole(content[ended:]):
+        file.write(b"\n")
+    else:
+        file.truncate(ended)
+        file.seek(ended)

@@ -1,0 +1,210 @@
+"""Experiments as data: a TOML file, or the bundled one, as frozen dataclasses; every key is checked.
+
+[federation]   dataset and the arguments of its function in fedlap.data
+[model]        name and the arguments of its function in fedlap.models
+[solver]       name and the arguments of its class in fedlap.solvers; [server_solver] likewise
+[train]        rounds, seeds, participation, target_accuracy
+[algorithms]   one table a method: the arguments of its class
+"""
+
+import copy
+import dataclasses
+import inspect
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedlap.algorithms import ALGORITHMS
+from fedlap.data import LOADERS, load
+from fedlap.engines.setup import everyone
+from fedlap.errors import ConfigError, unknown
+from fedlap.settings.arguments import PER_SEED, defaults, fill, keys, plain
+from fedlap.settings.method import MAKERS, USUAL, MethodSettings, fill_sections
+from fedlap.streams import check_seeds
+
+SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorithms")
+
+
+@dataclass(frozen=True)
+class Train:
+    rounds: int = 20
+    seeds: tuple[int, ...] = (0, 1, 2)
+    participation: float | int = 1.0
+    target_accuracy: float | None = None
+
+    def rounds_of(self, algorithm):
+        """One of a one-shot method, if all clients take part in it."""
+        return 1 if algorithm.one_shot and everyone(self.participation) else self.rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(MethodSettings):
+    """A resolved experiment: nothing in it is left to a default that is not written down here."""
+
+    name: str
+    federation: dict[str, Any]
+    train: Train
+
+    def make_federation(self, seed, data_dir=None):
+        options = dict(self.federation)
+        name = options.pop("dataset")
+        arguments = inspect.signature(LOADERS[name]).parameters
+        if PER_SEED in arguments:
+            options.setdefault(PER_SEED, seed)
+        if "data_dir" in arguments and data_dir is not None:
+            options["data_dir"] = data_dir
+        return load(name, **options)
+
+    def as_dict(self):
+        sections = {**self.tables(), "federation": self.federation, "train": dataclasses.asdict(self.train)}
+        return {"name": self.name, **plain({section: sections[section] for section in SECTIONS})}
+
+
+def bundled(name):
+    """The text of a spec that ships with the package."""
+    return resources.files("fedlap.experiments").joinpath(f"specs/{name}.toml").read_text()
+
+
+def read(path=None, algorithms=(), overrides=()):
+    """A spec from a file (or the bundled one), with only these algorithms, and with `key=value` overrides."""
+    if path is None:
+        return resolve("heart", tomllib.loads(bundled("heart")), algorithms, overrides)
+    name, table = read_table(path)
+    if "sweep" in table:
+        raise ConfigError(f"{path}: has a [sweep], a grid of runs: fedlap sweep {path}")
+    try:
+        return resolve(name, table, algorithms, overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def is_file(word):
+    """Whether a word of the command line is a settings file; one that is neither that nor an algorithm is refused."""
+    if word.rstrip("/").endswith(".toml"):
+        return True
+    if word in ALGORITHMS or not Path(word).exists():
+        return False
+    what = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
+    raise ConfigError(f"{word}: {what}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
+
+
+def read_table(path):
+    """The name and the contents of a TOML file, which some editors begin with a byte-order mark."""
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; expected a TOML file")
+    try:
+        return path.stem, tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error})") from error
+
+
+def resolve(name, table, algorithms=(), overrides=()):
+    """Check a table of settings key by key and fill in the defaults."""
+    table = copy.deepcopy(table)
+    check_sections(table)
+    for algorithm in algorithms:
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+    if algorithms:
+        table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
+    check_algorithms(table["algorithms"])
+    for text in overrides:
+        override(table, text)
+    algorithms = {key: fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
+    federation = defaults(LOADERS, table["federation"], "federation", "dataset")
+    spec = Spec(
+        name=name,
+        federation=federation,
+        train=_train(table.get("train", {})),
+        algorithms=algorithms,
+        **fill_sections(table),
+    )
+    spec.check()
+    return spec
+
+
+def check_sections(table):
+    """Every section is known and a table, the necessary ones are there, and so are the algorithms."""
+    for section, value in table.items():
+        if section not in SECTIONS:
+            raise unknown("section", section, SECTIONS)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{section} is {value!r}; expected a table, [{section}]")
+    for section in ("federation", "model", "algorithms"):
+        if section not in table:
+            raise ConfigError(f"[{section}] is missing")
+    for algorithm, settings in table["algorithms"].items():
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+        if not isinstance(settings, dict):
+            raise ConfigError(f"algorithms.{algorithm} is {settings!r}; expected a table, which may be empty: {{}}")
+
+
+def check_algorithms(table):
+    if not table:
+        raise ConfigError(f"[algorithms] is empty; expected some of {', '.join(ALGORITHMS)}")
+
+
+def override(table, text):
+    """Set `key=value` in a table of settings, wherever that key belongs."""
+    places, value = parse_override(table, text)
+    for section, name in places:
+        (table["algorithms"] if section in ALGORITHMS else table).setdefault(section, {})[name] = value
+
+
+def parse_override(table, text):
+    """The places a `key=value` sets, each a section or an algorithm with a key of it, and the value."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f'--set {text}: expected key=value, for example "delta=0.1"')
+    try:
+        value = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = value.strip()  # a bare word is a string
+    places = _places(table)
+    if "." in key:
+        section, _, name = key.removeprefix("algorithms.").partition(".")
+        matches = [place for place in places if place == (section, name)]
+    else:
+        matches = [place for place in places if place[1] == key]
+    sections = {section for section, _ in matches}
+    if not matches:
+        known = sorted({name for _, name in places} | {".".join(place) for place in places})
+        raise unknown("key", key, known)
+    if len(sections) > 1 and not sections <= set(ALGORITHMS):
+        options = ", ".join(".".join(place) for place in matches)
+        raise ConfigError(f'--set {text}: "{key}" may mean {options}; write one of these')
+    return matches, value
+
+
+def _places(table):
+    """Every key that may be set, with the section or algorithm it belongs to."""
+    makers = {
+        "federation": LOADERS.get(table["federation"].get("dataset")),
+        **{section: MAKERS[section].get(table.get(section, {}).get("name", USUAL.get(section))) for section in MAKERS},
+        "train": Train,
+        **{algorithm: ALGORITHMS[algorithm] for algorithm in table["algorithms"]},
+    }
+    selectors = [(section, "name") for section in MAKERS] + [("federation", "dataset")]
+    return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + selectors
+
+
+def _train(table):
+    train = fill(Train, table, "train")
+    rounds, target = train["rounds"], train["target_accuracy"]
+    if not _whole(rounds) or rounds < 1:
+        raise ConfigError(f"train.rounds is {rounds!r}; expected a whole number above 0")
+    train["seeds"] = check_seeds("train.seeds", train["seeds"])
+    if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
+        raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
+    return Train(**train)
+
+
+def _whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)

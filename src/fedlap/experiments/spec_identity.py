@@ -1,0 +1,31 @@
+"""What makes two specs the same: what was said in their sections, whatever the specs are called."""
+
+import dataclasses
+
+from fedlap.data import LOADERS
+from fedlap.data.by_name import as_partition
+from fedlap.identity import of, said
+from fedlap.settings.arguments import OPEN
+from fedlap.settings.method import of_method
+
+
+def of_spec(spec):
+    """What was said in all sections: two specs that share it are of the same runs."""
+    return {"federation": _federation(spec.federation), "train": _train(spec.train), **of_method(spec)}
+
+
+def _federation(table):
+    arguments = dict(table)
+    name = arguments.pop("dataset")
+    if "partition" in arguments:
+        arguments["partition"] = as_partition(arguments["partition"])
+    given = {key: of(arguments[key]) for key in OPEN if key in arguments}
+    return {name: {**said(LOADERS[name], arguments), **given}}
+
+
+def _train(train):
+    """A participation of 1 is one client, of 1.0 all of them: a count is put into words."""
+    arguments = {field.name: getattr(train, field.name) for field in dataclasses.fields(train)}
+    if isinstance(train.participation, int):
+        arguments["participation"] = f"{train.participation} clients"
+    return said(type(train), arguments)

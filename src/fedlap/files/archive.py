@@ -1,0 +1,31 @@
+"""Named arrays and a few words about them in one file, replaced at once or not at all, and never a pickle."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fedlap.files.atomic import replacing
+
+HEADER = "header"
+
+
+def write(path, header, arrays):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    words = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with replacing(path, mode=0o600) as file:
+        np.savez(file, **{HEADER: words}, **arrays)
+
+
+def read(path):
+    """The header and the arrays; ValueError whatever is wrong with the file."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop(HEADER).tobytes())
+    except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
+        raise ValueError(str(error)) from error
+    if not isinstance(header, dict):
+        raise ValueError("it does not say what it is of")
+    return header, arrays

@@ -1,0 +1,48 @@
+"""What a run takes from its machine: cores, and a place on disk for compiled programs."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+
+from fedlap.files.folders import cache_folder
+from fedlap.stopping import sweep_up
+
+
+def keep_compiled_programs():
+    """Turn JAX's persistent cache on, unless the user has chosen a place for it or switched it off."""
+    sweep_up(forget_programs)
+    if jax.config.jax_compilation_cache_dir is not None or os.environ.get("FEDLAP_COMPILATION_CACHE") == "off":
+        return
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a read-only home is no reason not to train
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def forget_programs(seconds):
+    """Those written in the last so many seconds: JAX would warn of half a program for ever, and never replace it."""
+    if jax.config.jax_compilation_cache_dir is None:
+        return
+    since = time.time() - seconds
+    for path in Path(jax.config.jax_compilation_cache_dir).glob("*-cache"):
+        with suppress(OSError):  # another process may have been faster
+            if path.stat().st_mtime >= since:
+                path.unlink()
+
+
+def cores():
+    """Those this process may use, which may be fewer than there are."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def stay_on(some):
+    """A process runs as many threads as it sees cores, and two that share none do not wait for each other."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, some)

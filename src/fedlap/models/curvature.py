@@ -1,0 +1,153 @@
+"""Curvature of one client's loss: H = Σ_i ω_i ∇²ℓ(f(x_i; w), y_i), or its Gauss–Newton part.
+
+The examples are `rows` of a pool, padded at the end: only the first `count` rows and weights matter. They are
+read in chunks, as many as `count` needs, so that one program serves clients of every size.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from fedlap.models.layers import Weighted, sum_of_squares
+from fedlap.models.network import Network
+
+# Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples
+# cannot, and their bound only keeps the memory in hand.
+PASSED = 1_000_000
+HELD = 4_000_000
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """The generalised Gauss–Newton matrix Σ_i ω_i JᵢᵀΛᵢJᵢ, where Λ = FFᵀ is the Hessian of the loss in f.
+
+    `samples` = 0 is exact; M > 0 draws M columns of F, an unbiased Monte-Carlo Fisher at M/C of the cost.
+    """
+
+    samples: int = 0
+
+    def diagonal(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+        """Shaped as the parameters."""
+        by_layer = isinstance(model, Network)
+        of, chunk_for = (_by_layer, _layer_chunk) if by_layer else (_by_example, _example_chunk)
+        factor = self._factor(likelihood)
+
+        def term(rows, weights, key):
+            return of(model, factor, params, inputs[rows], weights, key)
+
+        chunk = lambda: chunk_for(model, factor, params, inputs[:1], key)
+        return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
+
+    def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+        """[P, P], in the order of `ravel_pytree`."""
+        factor = self._factor(likelihood)
+        flat, _ = ravel_pytree(params)
+
+        def term(rows, weights, key):
+            gradients = _gradients(model, factor, params, inputs[rows], key)
+            columns = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))(gradients)
+            return jnp.einsum("n,ncp,ncq->pq", weights, columns, columns)
+
+        chunk = lambda: _example_chunk(model, factor, params, inputs[:1], key)
+        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
+
+    def _factor(self, likelihood):
+        if self.samples:
+            return lambda outputs, key: likelihood.sampled_factor(outputs, key, self.samples)
+        return lambda outputs, key: likelihood.factor(outputs)
+
+
+@dataclass(frozen=True)
+class ExactHessian:
+    """Σ_i ω_i ∇²ℓ(f(x_i; w), y_i) itself, which need not be positive; for small models."""
+
+    def diagonal(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+        """Shaped as the parameters."""
+        matrix = self.full(model, likelihood, params, inputs, labels, rows, weights, count, key)
+        return ravel_pytree(params)[1](jnp.diagonal(matrix))
+
+    def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+        """[P, P], in the order of `ravel_pytree`."""
+        flat, unravel = ravel_pytree(params)
+
+        def loss(flat, rows, weights):
+            return weights @ likelihood.loss(model.apply(unravel(flat), inputs[rows]), labels[rows])
+
+        def term(rows, weights, key):
+            return jax.hessian(loss)(flat, rows, weights)
+
+        chunk = lambda: HELD // flat.size
+        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
+
+
+def _by_layer(network, factor, params, inputs, weights, key):
+    """The diagonal from the columns of F, pulled back through one layer after the other."""
+    tape = network.linearise(params, inputs)
+    cotangents = jnp.moveaxis(factor(tape[-1].outputs, key), -1, 0)
+    diagonal = []
+    for layer, layer_inputs, _, pullback in reversed(tape):
+        weighted = isinstance(layer, Weighted)
+        diagonal.append(layer.squared_gradients(layer_inputs, cotangents, weights) if weighted else {})
+        (cotangents,) = jax.vmap(pullback)(cotangents)
+    return tuple(reversed(diagonal))
+
+
+def _by_example(model, factor, params, inputs, weights, key):
+    """The diagonal from the gradients of each example, for models whose layers are not known."""
+
+    def squares(leaf):
+        return jnp.tensordot(weights, sum_of_squares(jnp.moveaxis(leaf, 1, 0)), 1)
+
+    return jax.tree.map(squares, _gradients(model, factor, params, inputs, key))
+
+
+def _gradients(model, factor, params, inputs, key):
+    """JᵢᵀFᵢ, shaped [n, columns, ...] for every parameter."""
+
+    def of(example, columns):
+        pullback = jax.vjp(lambda params: model.apply(params, example[None])[0], params)[1]
+        return jax.vmap(pullback)(columns.T)[0]
+
+    return jax.vmap(of)(inputs, factor(model.apply(params, inputs), key))
+
+
+def _layer_chunk(network, factor, params, example, key):
+    """How many examples a chunk may have, by the numbers one passes between layers."""
+
+    def sizes(params, example):
+        tape = network.linearise(params, example)
+        return [(each.inputs, each.outputs) for each in tape if isinstance(each.layer, Weighted)]
+
+    layers = jax.eval_shape(sizes, params, example)
+    columns = _columns(network, factor, params, example, key)
+    return PASSED // sum(math.prod(x.shape) + columns * math.prod(y.shape) for x, y in layers)
+
+
+def _example_chunk(model, factor, params, example, key):
+    """How many examples a chunk may have, by the size of one's gradients."""
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return HELD // (numbers * _columns(model, factor, params, example, key))
+
+
+def _columns(model, factor, params, example, key):
+    return jax.eval_shape(lambda *given: factor(model.apply(*given), key), params, example).shape[-1]
+
+
+def _sum(term, start, chunk, rows, weights, count, key):
+    """start + Σ over chunks of term(rows, weights, key), in ⌈count / chunk⌉ steps."""
+    if not len(rows):
+        return start
+    chunk = min(max(chunk(), 1), len(rows))
+    missing = -len(rows) % chunk
+    weights = jnp.where(jnp.arange(len(rows)) < count, weights, 0)
+    rows, weights = jnp.pad(rows, (0, missing), mode="edge"), jnp.pad(weights, (0, missing))
+
+    def add(step, total):
+        mine = [lax.dynamic_slice_in_dim(each, step * chunk, chunk) for each in (rows, weights)]
+        return jax.tree.map(jnp.add, total, term(*mine, jax.random.fold_in(key, step)))
+
+    return lax.fori_loop(0, -(-count // chunk), add, start)

@@ -1,0 +1,1 @@
+"""A federation trained on one machine: a simulation, its rounds, its history, grids of them."""

@@ -1,0 +1,97 @@
+"""When a run is lost: its NLL is far worse than that of a model that knows nothing, and getting worse.
+
+Far worse, because a network that is too sure of itself may creep above the NLL of knowing nothing and still be right
+about most rows; getting worse, because a run on badly scaled inputs may begin there and learn all the same.
+"""
+
+import math
+import warnings
+from numbers import Real
+
+import numpy as np
+
+from fedlap.errors import ConfigError, DivergedError, DivergedWarning
+from fedlap.models.likelihood import Categorical
+from fedlap.solvers.newton import LARGEST
+
+WAYS = ("warn", "raise", "ignore")  # what to do about a run that is lost
+FAR = 3  # times the NLL of a model that knows nothing
+LASTING = 3  # rounds: one bad round, or two, are noise
+HOPELESS = 100  # times that NLL: lost, were it in one round only
+
+
+def ignorance(likelihood, classes):
+    """The NLL of a model that knows nothing; of a likelihood that is not ours nobody can say."""
+    return math.log(classes) if isinstance(likelihood, Categorical) else math.inf
+
+
+def lost_since(nll, ignorance):
+    """The first of the rounds from which on a run is lost, counted from 1, or None. An NLL that is no number is None.
+
+    >>> lost_since([0.65, 203, 215], ignorance=0.69), lost_since([12, 6, 3, 0.5], ignorance=0.69)
+    (2, None)
+    """
+    nll = np.array(nll, float)
+    if not np.isfinite(nll).all():
+        return int(np.isfinite(nll).argmin()) + 1
+    hopeless = HOPELESS * ignorance
+    # A blow-up may swing: into one bad round out of a better one, and back to where it still knows less than nothing.
+    swings = len(nll) > 2 and nll[-2] > max(hopeless, nll[-3]) and nll[-1] > ignorance
+    if nll[-1] > hopeless or swings:
+        return int((nll > hopeless).argmax()) + 1
+    # Or it goes round in circles: it knows much, loses it, and loses it again, or does not find it in many rounds.
+    losses = np.flatnonzero((nll[1:] > FAR * ignorance) & (nll[:-1] <= ignorance / 2)) + 1
+    if len(losses) and losses[-1] >= len(nll) / 2:
+        unfound = len(nll) - losses[-1] > LASTING and nll[-1] > 2 * nll[losses[-1] - 1]
+        if len(losses) > 1 or unfound:
+            return int(losses[0]) + 1
+    near = np.flatnonzero(nll <= FAR * ignorance)
+    begins = int(near[-1]) + 1 if len(near) else 0
+    since = nll[max(begins - 1, 0) :]  # with the last round that was not lost, if there is one
+    half = len(since) // 2
+    worse = len(nll) - begins >= LASTING and np.median(since[-half:]) > np.median(since[:half])
+    return begins + 1 if worse else None
+
+
+def words(run, history):
+    """Since when a run is lost, and what to change; None if it is not."""
+    since, nll = history.diverged_since, history.nll
+    if since is None:
+        return None
+    if np.isfinite(nll).all():
+        nothing = ignorance(run.setup.task.likelihood, run.federation.classes)
+        swings = len(nll) > 1 and nll[-2] > nll[-1]
+        found = f"its test NLL ({nll[-1 - swings]:.3g} in round {len(nll) - swings})"
+        how = f"from round {since} on {found} is far worse than {nothing:.3g}, that of a model that knows nothing"
+    else:
+        how = f"in round {since} its test NLL is not finite"
+    *some, other = advice(run)
+    tries = f"{', '.join(some)} or {other}" if some else other
+    return f"{type(run.algorithm).__name__} diverged: {how}; try {tries}"
+
+
+def advice(run):
+    """What may help a run that is lost, by what its method and its solver have."""
+    algorithm, found = run.algorithm, []
+    rho = getattr(algorithm, "rho", None)
+    if (isinstance(rho, Real) or getattr(rho, "shape", None) == ()) and rho > 1 / len(run.federation.clients):
+        found.append("rho=evenly")
+        if getattr(algorithm, "covariance", None) == "diagonal" and run.size <= LARGEST:
+            found.append('covariance="full"')
+    if hasattr(run.solver, "learning_rate"):
+        found.append("a smaller learning rate")
+    found += [f"a larger {name}" for name in ("delta", "alpha") if hasattr(algorithm, name)]
+    return found or ["inputs of one scale"]
+
+
+def check_way(way):
+    if way not in WAYS:
+        raise ConfigError(f"on_divergence is {way!r}; expected " + ", ".join(f'"{each}"' for each in WAYS))
+
+
+def tell(text, way="warn", stacklevel=2):
+    """Warn of a run that is lost, or raise; the stack level is that of `warnings.warn`."""
+    if way == "raise":
+        raise DivergedError(text)
+    if way == "warn":
+        warnings.warn(text, DivergedWarning, stacklevel=stacklevel + 1)

@@ -1,0 +1,53 @@
+"""A fitted model, apart from the data that it was fitted to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlap.algebra.vector import Vector
+from fedlap.data import frames, validation
+from fedlap.engines.parties import Task
+from fedlap.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What a model needs to predict: nothing of the data that it was fitted to."""
+
+    method: str  # the algorithm, in words
+    task: Task
+    classes: tuple  # the label of each output
+    shape: tuple[int, ...]  # of one input
+    features: tuple | None  # the names of its columns, where they have some
+    dtype: np.dtype
+    w: Vector
+    S: Any  # the algorithm's precision, or its numbers; None where it has none
+    precision: Any  # the same without the lag of damping
+
+    @classmethod
+    def of(cls, simulation, state):
+        pool, federation = simulation.setup.pool.inputs, simulation.federation
+        return cls(
+            method=str(simulation.algorithm),
+            task=simulation.setup.task,
+            classes=federation.class_names or tuple(range(federation.classes)),
+            shape=pool.shape[1:],
+            features=federation.features,
+            dtype=pool.dtype,
+            w=state.server.w,
+            S=simulation.algorithm.precision(state.server),
+            precision=simulation.algorithm.precision_ahead(state.server),
+        )
+
+    def inputs(self, inputs):
+        """Inputs to predict for, checked, on the device."""
+        if jax.dtypes.canonicalize_dtype(self.dtype) != self.dtype:
+            raise ConfigError(f"the model is in {self.dtype}, which JAX has with JAX_ENABLE_X64=1 only")
+        inputs = frames.read("inputs", inputs, self.shape, self.features, "the clients' pool")
+        with np.errstate(over="ignore"):  # what is too large for this precision is infinite, and refused
+            inputs = inputs.astype(self.dtype, copy=False)
+        validation.finite(inputs, "inputs, row {}".format, self.features)
+        return jnp.asarray(inputs)

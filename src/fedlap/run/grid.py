@@ -1,0 +1,167 @@
+"""Several settings and seeds of a small model at once."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+
+from fedlap import identity
+from fedlap.engines import batch as grid
+from fedlap.errors import ConfigError
+from fedlap.keywords import known_keywords
+from fedlap.models.likelihood import categorical
+from fedlap.run import divergence
+from fedlap.run.history import History
+from fedlap.run.simulation import Simulation, progress
+from fedlap.streams import check_seeds
+
+
+@known_keywords("simulate_grid")
+def simulate_grid(
+    settings,
+    federations,
+    model,
+    *,
+    rounds,
+    seeds,
+    watches=None,
+    participation=1.0,
+    likelihood=categorical,
+    curvature=None,
+    server_solver=None,
+    on_divergence="warn",
+):
+    """Train every setting with every seed, all in one compiled program, and return {(setting, seed): history}.
+
+    The seconds of a history are those of the whole batch.
+
+    Args:
+        settings: (algorithm, solver) pairs that differ in their numbers only: one class each, one structure.
+        federations: one federation for each seed, or a single one for all of them.
+        model: as in `simulate`; small models gain the most.
+        rounds: how many communication rounds.
+        seeds: the seeds.
+        watches: for each seed, further sets to evaluate on: {name: (inputs, labels)}.
+        participation, likelihood, curvature, server_solver: as in `simulate`.
+        on_divergence: as in `simulate`; one word for all runs that diverge.
+
+    >>> import numpy as np, fedlap
+    >>> x = np.random.default_rng(0).normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
+    >>> clients = fedlap.Federation.from_arrays(clients=[(x[:20], y[:20]), (x[20:40], y[20:40])], test=(x[40:], y[40:]))
+    >>> settings = [(fedlap.FedLap(delta=delta), fedlap.adam(epochs=1, batch=4)) for delta in (0.1, 1.0)]
+    >>> histories = fedlap.simulate_grid(settings, clients, fedlap.logistic(), rounds=2, seeds=[0, 1])
+    >>> len(histories), histories[1, 0].accuracy.shape
+    (4, (2,))
+    """
+    divergence.check_way(on_divergence)
+    runs = Grid.of(
+        settings,
+        federations,
+        model,
+        seeds=seeds,
+        watches=watches,
+        participation=participation,
+        likelihood=likelihood,
+        curvature=curvature,
+        server_solver=server_solver,
+    )
+    histories = runs.histories(*deque(progress(runs, rounds), maxlen=1).pop())
+    lost = {place: history for place, history in histories.items() if history.diverged}
+    if lost:
+        (setting, seed), first = next(iter(lost.items()))
+        words = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}: "
+        divergence.tell(words + divergence.words(first.simulation, first), on_divergence, stacklevel=3)
+    return histories
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Many runs, ready to go as one."""
+
+    seeds: tuple[int, ...]
+    runs: list[list[Simulation]]  # [seeds][settings]
+    prepared: grid.Prepared
+
+    @classmethod
+    def of(cls, settings, federations, model, *, seeds, watches=None, **options):
+        """Check everything and put the data on the device. Arguments are those of `simulate_grid`."""
+        settings, seeds = _pairs(settings), check_seeds("seeds", seeds)
+        federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
+        if len(federations) != len(seeds):
+            raise ConfigError(
+                f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all"
+            )
+        watches = [{}] * len(seeds) if watches is None else list(watches)
+        if len(watches) != len(seeds):
+            raise ConfigError(f"{len(watches)} watches for {len(seeds)} seeds; expected one each")
+        runs = [
+            [
+                Simulation.of(
+                    algorithm, federation, model, solver=solver, seed=seed, engine="vectorised", watch=watch, **options
+                )
+                for algorithm, solver in settings
+            ]
+            for federation, seed, watch in zip(federations, seeds, watches, strict=True)
+        ]
+        _check_alike(runs)
+        return cls(seeds, runs, grid.prepare(runs))
+
+    @property
+    def first(self):
+        """A run of each seed: what settings share."""
+        return [of_seed[0] for of_seed in self.runs]
+
+    @property
+    def columns(self):
+        return (*self.runs[0][0].columns, len(self.runs), len(self.runs[0]))
+
+    @property
+    def one_shot(self):
+        return self.runs[0][0].one_shot
+
+    def init(self):
+        return self.prepared.states
+
+    def plan(self, round):
+        return [run.plan(round) for run in self.first]
+
+    def step(self, states, plans):
+        return grid.advance(self.prepared, states, plans)
+
+    def look(self, states):
+        return grid.evaluate(self.prepared, states)
+
+    def describe(self):
+        """What makes two grids the same."""
+        methods = [[identity.of(run.algorithm), identity.of(run.solver)] for run in self.runs[0]]
+        return {"grid": identity.digest([methods, *(run.describe() for run in self.first)])}
+
+    def histories(self, states, table):
+        """The history of each run, {(setting, seed): history}."""
+        return {
+            (j, seed): History.of(self.runs[i][j], grid.one(states, i, j), table[:, :, i, j])
+            for i, seed in enumerate(self.seeds)
+            for j in range(len(self.runs[i]))
+        }
+
+
+def _pairs(settings):
+    """The (algorithm, solver) pairs, at least one."""
+    listed = list(settings) if isinstance(settings, Iterable) else []
+    if not listed:
+        raise ConfigError(f"settings is {settings!r}; expected a list of pairs (algorithm, solver), at least one")
+    for place, pair in enumerate(listed):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise ConfigError(f"settings[{place}] is {pair!r}; expected a pair (algorithm, solver)")
+    return listed
+
+
+def _check_alike(runs):
+    first = runs[0][0]
+    for run in (run for of_seed in runs for run in of_seed):
+        if jax.tree.structure(run.setup) != jax.tree.structure(first.setup):
+            raise ConfigError(
+                f"{run.algorithm} with {run.solver} is not the same program as {first.algorithm} with {first.solver}: "
+                "settings of one grid may differ in their numbers only"
+            )

@@ -1,0 +1,115 @@
+"""What a run leaves behind: its curves, and a model that predicts."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedlap.engines.evaluate import Metrics, predict
+from fedlap.models.likelihood import categorical
+from fedlap.run import saved
+from fedlap.run.divergence import ignorance, lost_since
+from fedlap.run.fit import Fit
+
+
+class Final(NamedTuple):
+    """The answer: the flat mean, and the precision S_g ([P] or [P, P]) where the algorithm has one.
+
+    S_g is what the algorithm itself goes by. With damping ρ < 1 it is too small in the first rounds, see
+    `History.precision`.
+
+    Flat numbers are in the order of `jax.flatten_util.ravel_pytree` of the model's tree: layer after layer and, within
+    a layer, by name. With `logistic(bias=True)` that is the biases, one a class, and then the rows of the [classes,
+    features] matrix. `History.weights` has the same numbers in the same order by name.
+    """
+
+    w: np.ndarray
+    S: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class History:
+    """What a run leaves behind.
+
+    It pickles, and `save` keeps it in a folder that `fedlap.load` reads, without the clients' data either way.
+    """
+
+    fit: Fit
+    accuracy: np.ndarray  # of w_g on the test set, after each round
+    nll: np.ndarray
+    seconds: np.ndarray  # wall time of each round, evaluation included
+    watched: dict[str, Metrics]  # the same two on every set of `watch`
+    state: Any = None  # after the last round; None of a history that was loaded
+    simulation: Any = None  # the run and its data; None of a history that was loaded or pickled
+
+    @classmethod
+    def of(cls, simulation, state, table):
+        """From a table with a row a round: seconds, then accuracy and NLL of the test set and of each watched set."""
+        seconds, accuracy, nll, *rest = table.T
+        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
+        return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
+
+    def __repr__(self):
+        last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
+        return f"History({self.fit.method}, {len(self.nll)} rounds, {last})"
+
+    def __getstate__(self):
+        return {**self.__dict__, "simulation": None}
+
+    @property
+    def final(self) -> Final:
+        return Final(np.asarray(self.fit.w), None if self.fit.S is None else np.asarray(self.fit.S))
+
+    @property
+    def precision(self) -> np.ndarray | None:
+        """How sure the model is: `final.S` without the lag of damping; None where the algorithm has no precision.
+
+        After R rounds S_g holds the part 1 − (1 − ρ)^R of what the clients know: with ten clients and ρ = 1/K a quarter
+        after three rounds. Here each client's part is divided by that: δI + Σ_k V_k / (1 − Π(1 − ρ)). Use this one for
+        standard errors and intervals. A client that was never drawn adds nothing, as nothing is known of its data.
+        """
+        return None if self.fit.precision is None else np.asarray(self.fit.precision)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The weights in their shapes, by their place in the model: {"1.weight": [classes, features]} of `logistic()`.
+
+        One after the other they are `final.w`.
+        """
+        return {name: np.asarray(array) for name, array in self.fit.w.named.items()}
+
+    @property
+    def diverged_since(self) -> int | None:
+        """The round from which on the test NLL says that the run is lost, counted from 1."""
+        return lost_since(self.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
+
+    @property
+    def diverged(self) -> bool:
+        return self.diverged_since is not None
+
+    @property
+    def classes(self) -> tuple:
+        """The label of each column of `predict`, as in the data that the federation was made from."""
+        return self.fit.classes
+
+    def predict(self, inputs) -> np.ndarray:
+        """Class probabilities at the point estimate, a column for each of `classes`.
+
+        A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+        """
+        return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
+
+    def save(self, folder):
+        """Into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
+        saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
+
+
+def load(folder, model=None, likelihood=categorical) -> History:
+    """A history that was saved: its curves, `final`, `weights` and `predict`.
+
+    Args:
+        folder: where `history.save` wrote it.
+        model: the model, if it is not made of fedlap's own layers: a Flax module, or `fedlap.Model(init, apply)`.
+        likelihood: as it was in `simulate`.
+    """
+    return History(*saved.load(folder, model, likelihood))

@@ -1,0 +1,119 @@
+"""A history in a folder: words in history.json, numbers in arrays.npz, both readable without fedlap.
+
+Nothing in it is a pickle, and nothing in it is a client's: neither rows nor what a client remembers between rounds.
+"""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedlap.algebra.vector import Vector
+from fedlap.engines.evaluate import Metrics
+from fedlap.engines.parties import Task
+from fedlap.errors import ConfigError, DataError, FedlapError
+from fedlap.files import atomic
+from fedlap.files.folders import new_folder
+from fedlap.models import blueprint
+from fedlap.models.curvature import GaussNewton
+from fedlap.models.model import as_model
+from fedlap.run.fit import Fit
+
+FORMAT = 1
+WORDS, ARRAYS = "history.json", "arrays.npz"
+PRECISIONS = ("S", "precision")
+
+
+def save(folder, fit, accuracy, nll, seconds, watched):
+    """Write a new folder; one that exists is never touched."""
+    arrays = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
+    for place, metrics in enumerate(watched.values()):
+        arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
+    arrays |= {f"weights.{name}": np.asarray(array) for name, array in fit.w.named.items()}
+    arrays |= {name: np.asarray(found) for name in PRECISIONS if (found := getattr(fit, name)) is not None}
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    words = {
+        "format": FORMAT,
+        "method": fit.method,
+        "model": blueprint.describe(fit.task.model),
+        "likelihood": type(fit.task.likelihood).__name__,
+        "classes": fit.classes,
+        "shape": fit.shape,
+        "features": fit.features,
+        "dtype": str(fit.dtype),
+        "watched": list(watched),
+        "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
+    }
+    with new_folder(folder) as unfinished:
+        atomic.write(unfinished / ARRAYS, content.getvalue())
+        atomic.write(unfinished / WORDS, json.dumps(words, indent=2) + "\n")
+
+
+def load(folder, model, likelihood):
+    """What `save` was given, all of it checked."""
+    folder = Path(folder)
+    words = _words(folder / WORDS)
+    try:
+        arrays = _arrays(folder / ARRAYS, words["sha256"])
+        fit = _fit(folder, words, arrays, model, likelihood)
+        curves = [arrays[name] for name in ("accuracy", "nll", "seconds")]
+        watched = {
+            name: Metrics(*(arrays[f"watched.{place}.{field}"] for field in Metrics._fields))
+            for place, name in enumerate(words["watched"])
+        }
+    except FedlapError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{folder / WORDS}: not a saved history ({type(error).__name__}: {error})") from error
+    return fit, *curves, watched
+
+
+def _fit(folder, words, arrays, model, likelihood):
+    if model is None and words["model"] is None:
+        raise ConfigError(f"{folder}: its model is not made of fedlap's layers; pass it: fedlap.load(folder, model=…)")
+    if words["likelihood"] != type(likelihood).__name__:
+        found = words["likelihood"]
+        raise ConfigError(f"{folder}: its likelihood is {found}; pass it: fedlap.load(folder, likelihood=…)")
+    model = blueprint.rebuild(words["model"]) if model is None else as_model(model)
+    classes, shape, dtype = tuple(words["classes"]), tuple(words["shape"]), np.dtype(words["dtype"])
+    features = None if words["features"] is None else tuple(words["features"])
+    inputs = jax.ShapeDtypeStruct((1, *shape), jax.dtypes.canonicalize_dtype(dtype))
+    like = jax.eval_shape(lambda key, x: model.init(key, x, len(classes)), jax.random.key(0), inputs)
+    wanted = {f"weights.{name}": array.shape for name, array in Vector(like).named.items()}
+    found = {name: array.shape for name, array in arrays.items() if name.startswith("weights.")}
+    if found != wanted:
+        raise DataError(f"{folder / ARRAYS}: its weights are {found}; expected those of the model, {wanted}")
+    w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]))
+    task = Task(model, likelihood, GaussNewton())
+    return Fit(words["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
+
+
+def _words(path):
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the folder of a saved history") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from error
+    found = words.get("format") if isinstance(words, dict) else None
+    if found != FORMAT:
+        raise DataError(f"{path}: a history of format {found!r}; this fedlap reads format {FORMAT}")
+    return words
+
+
+def _arrays(path, sha256):
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(f"{path}: not the file that {WORDS} was written for; it is damaged, or of another run")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # an archive that is none fails in a dozen ways, each an exception of its own
+        raise DataError(f"{path}: not a file of arrays ({error})") from error

@@ -1,0 +1,264 @@
+"""A federation in one process: start it, step it by hand, or let `simulate` do all rounds."""
+
+import dataclasses
+import math
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedlap import identity
+from fedlap.algebra.hyperparameters import check
+from fedlap.algebra.vector import Vector
+from fedlap.data.federation import Federation, fingerprint
+from fedlap.engines import choose
+from fedlap.engines.evaluate import Metrics, evaluate
+from fedlap.engines.parties import Task
+from fedlap.engines.round import Method, State, initial
+from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
+from fedlap.errors import ConfigError, DataError
+from fedlap.keywords import known_keywords
+from fedlap.machine import keep_compiled_programs
+from fedlap.models.curvature import GaussNewton
+from fedlap.models.likelihood import categorical
+from fedlap.models.model import as_model, check_outputs
+from fedlap.run import checkpoint as checkpoints
+from fedlap.run import divergence
+from fedlap.run.history import History
+from fedlap.solvers import adam, descent
+from fedlap.streams import check_seed
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """One run, ready to go: `state = run.init()`, then `state = run.step(state)` as often as you like.
+
+    Its methods are pure: what changes from round to round is in the state and nowhere else.
+    """
+
+    algorithm: Any
+    federation: Federation
+    solver: Any
+    server_solver: Any
+    seed: int
+    participation: float | int
+    setup: Setup
+    size: int  # how many weights
+    engine: Any
+    test: tuple
+    watch: dict[str, tuple]
+
+    @classmethod
+    @known_keywords("Simulation.of")
+    def of(
+        cls,
+        algorithm,
+        federation,
+        model,
+        *,
+        solver=None,
+        seed=0,
+        participation=1.0,
+        likelihood=categorical,
+        curvature=None,
+        server_solver=None,
+        engine="auto",
+        watch=None,
+    ):
+        """Check everything and put the data on the device. Arguments are those of `simulate`."""
+        keep_compiled_programs()
+        solver, server_solver = solver or adam(), server_solver or descent()
+        _check_part("algorithm", algorithm, "client_update", "FedLap(delta=1.0)")
+        _check_part("solver", solver, "minimise", "adam()")
+        _check_part("server_solver", server_solver, "solve", "descent()")
+        if not isinstance(federation, Federation):
+            kind = type(federation).__name__  # and not the thing itself, which may be somebody's data
+            raise ConfigError(f"federation is of type {kind}; expected for example Federation.from_arrays(...)")
+        seed = check_seed("seed", seed)
+        _check_participation(participation, len(federation.clients))
+        task = Task(as_model(model), likelihood, curvature or GaussNewton())
+        setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
+        inputs = jax.ShapeDtypeStruct((1, *setup.pool.inputs.shape[1:]), setup.pool.inputs.dtype)
+        weights = jax.eval_shape(lambda key, x: task.model.init(key, x, federation.classes), setup.key, inputs)
+        check_outputs(task.model, weights, inputs, federation.classes)
+        on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
+        test = on_device(federation.test_inputs, federation.test_labels)
+        watch = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
+        size = Vector(weights).size
+        engine = choose(engine, size)
+        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, size, engine, test, watch)
+
+    def __repr__(self):
+        return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
+
+    def init(self) -> State:
+        return self.engine.prepare(initial(self.setup)._replace(round=0), self.setup.count)
+
+    def plan(self, round) -> Plan:
+        """Who takes part in a round, and with which minibatches."""
+        return draw_plan(self.solver, self.federation, self.participation, self.seed, round)
+
+    def step(self, state: State, plan: Plan | None = None) -> State:
+        """The next round; its plan may have been drawn ahead of time."""
+        return self.engine.advance(self.setup, state, *(plan or self.plan(state.round)))
+
+    def evaluate(self, state: State) -> Metrics:
+        return evaluate(self.setup.task, state.server.w, *self.test)
+
+    def look(self, state: State) -> np.ndarray:
+        """Accuracy and NLL on the test set, then on every watched set."""
+        found = [evaluate(self.setup.task, state.server.w, *data) for data in (self.test, *self.watch.values())]
+        return np.array([float(number) for metrics in found for number in metrics])
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The shape of a round in the table: seconds, then what `look` sees."""
+        return (3 + 2 * len(self.watch),)
+
+    @property
+    def one_shot(self) -> bool:
+        return self.algorithm.one_shot and everyone(self.participation)
+
+    def describe(self) -> dict:
+        """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
+        parts = {
+            "algorithm": self.algorithm,
+            "model": self.setup.task.model,
+            "likelihood": self.setup.task.likelihood,
+            "curvature": self.setup.task.curvature,
+            "solver": self.solver,
+            "server_solver": self.server_solver,
+        }
+        numbers = {"participation": self.participation, "seed": self.seed, "precision": self.setup.pool.inputs.dtype}
+        words = {name: identity.text(identity.of(part)) for name, part in parts.items()}
+        words |= {name: repr(number) for name, number in numbers.items()}
+        if self.algorithm.revision > 1:
+            words["algorithm"] += f", revision {self.algorithm.revision}"
+        if self.watch:
+            words["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
+        return {**words, "federation": self.federation.fingerprint()}
+
+
+@known_keywords("simulate")
+def simulate(
+    algorithm,
+    federation,
+    model,
+    *,
+    rounds,
+    checkpoint=None,
+    resume=False,
+    solver=None,
+    seed=0,
+    participation=1.0,
+    likelihood=categorical,
+    curvature=None,
+    server_solver=None,
+    engine="auto",
+    watch=None,
+    on_divergence="warn",
+) -> History:
+    """Train for some rounds and return the history.
+
+    Args:
+        algorithm: for example `FedLapCov(delta=1.0)`.
+        federation: the clients' data and a test set, for example `Federation.from_arrays(...)`.
+        model: `logistic()`, `mlp(...)`, a Flax module, or anything with `init` and `apply`.
+        rounds: how many communication rounds (a one-shot method takes one, if all clients take part in it).
+        checkpoint: a file to write after every round, atomically; one that exists is an error unless `resume` is set.
+        resume: continue from that file, to the same bits as a run that was never stopped, on as many cores.
+        solver: the clients' argmin: `adam(...)` by default, `lbfgs()`, `newton()`.
+        seed: of everything random.
+        participation: a fraction or a number of clients drawn in each round.
+        likelihood: what the model's outputs say about a label.
+        curvature: `GaussNewton()` by default.
+        server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
+        engine: "auto", "vectorised", "sequential" or "loop".
+        watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
+        on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing.
+
+    >>> import numpy as np, fedlap
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
+    >>> branches = [(x[:20], y[:20]), (x[20:40], y[20:40])]
+    >>> federation = fedlap.Federation.from_arrays(clients=branches, test=(x[40:], y[40:]))
+    >>> fedlap.simulate(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
+    History(FedLap(delta=1.0, rho=ByShare()), 5 rounds, accuracy ..., NLL ...)
+    """
+    divergence.check_way(on_divergence)
+    run = Simulation.of(
+        algorithm,
+        federation,
+        model,
+        solver=solver,
+        seed=seed,
+        participation=participation,
+        likelihood=likelihood,
+        curvature=curvature,
+        server_solver=server_solver,
+        engine=engine,
+        watch=watch,
+    )
+    history = deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
+    if history.diverged:
+        divergence.tell(divergence.words(run, history), on_divergence, stacklevel=3)
+    return history
+
+
+def histories(run, rounds, checkpoint=None, resume=False, share=math.inf):
+    """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
+    for state, table in progress(run, rounds, checkpoint, resume, share):
+        yield History.of(run, state, table)
+
+
+def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
+    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
+
+    A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
+    """
+    if not (isinstance(rounds, int) and rounds > 0):
+        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+    if resume and checkpoint is None:
+        raise ConfigError("resume needs a checkpoint to resume from")
+    if checkpoint is not None and not resume and Path(checkpoint).exists():
+        raise DataError(f"{checkpoint}: exists already; go on from it with resume=True, remove it or name another file")
+    rounds = 1 if run.one_shot else rounds
+    state, table = run.init(), np.zeros((0, *run.columns))
+    description = run.describe() if checkpoint is not None else {}
+    if resume:
+        state, table = checkpoints.load(checkpoint, state, table, description)
+        if len(table):
+            yield state, table
+    plan, saved, took = run.plan(state.round), time.monotonic(), 0.0
+    for _ in range(len(table), rounds):
+        began = time.perf_counter()
+        state = run.step(state, plan)
+        plan = run.plan(state.round)  # drawn while the device is still at work
+        metrics = run.look(state)
+        seconds = np.full((1, *metrics.shape[1:]), time.perf_counter() - began)
+        table = np.concatenate([table, np.concatenate([seconds, metrics])[None]])
+        if checkpoint is not None and time.monotonic() - saved >= took / share:
+            writing = time.monotonic()
+            checkpoints.save(checkpoint, state, table, description)
+            saved = time.monotonic()
+            took = saved - writing
+        yield state, table
+
+
+def _check_part(name, thing, method, example):
+    if isinstance(thing, type) or not callable(getattr(thing, method, None)):
+        raise ConfigError(f"{name} is {thing!r}; expected for example {example}")
+    check(thing)
+
+
+def _check_participation(participation, count):
+    if isinstance(participation, bool) or not isinstance(participation, (int, float)):
+        raise ConfigError(f"participation is {participation!r}; expected a fraction or a number of clients")
+    if isinstance(participation, int) and not 1 <= participation <= count:
+        raise ConfigError(f"participation is {participation} clients; the federation has {count}")
+    if isinstance(participation, float) and not 0 < participation <= 1:
+        raise ConfigError(f"participation is {participation}; expected a fraction above 0 and at most 1")

@@ -1,0 +1,74 @@
+"""A method as a settings file says it: a model, two solvers, and algorithms, each a name with arguments."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedlap.algorithms import ALGORITHMS
+from fedlap.identity import said
+from fedlap.models import MODELS
+from fedlap.settings.arguments import defaults, make, named, plain, to_arguments
+from fedlap.solvers import SERVER_SOLVERS, SOLVERS
+
+MAKERS = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
+USUAL = {"solver": "adam", "server_solver": "descent"}  # where a file does not name one
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings:
+    """[model], [solver], [server_solver] and the algorithms' tables, with every default written down."""
+
+    model: dict[str, Any]
+    solver: dict[str, Any]
+    server_solver: dict[str, Any]
+    algorithms: dict[str, dict[str, Any]]
+
+    def make_algorithm(self, name=None):
+        """The algorithm of that name, or the only one."""
+        name = self.algorithm_name if name is None else name
+        return make(ALGORITHMS[name], self.algorithms[name], f"algorithms.{name}")
+
+    @property
+    def algorithm_name(self) -> str:
+        (name,) = self.algorithms
+        return name
+
+    def make_model(self):
+        return named("model", MODELS, self.model)
+
+    def make_solver(self):
+        return named("solver", SOLVERS, self.solver)
+
+    def make_server_solver(self):
+        return named("server_solver", SERVER_SOLVERS, self.server_solver)
+
+    def check(self):
+        """Make everything: each maker checks its own arguments."""
+        self.make_model(), self.make_solver(), self.make_server_solver()
+        for name in self.algorithms:
+            self.make_algorithm(name)
+
+    def tables(self):
+        """The sections as TOML or JSON could hold them."""
+        return plain({section: getattr(self, section) for section in (*MAKERS, "algorithms")})
+
+
+def fill_sections(table):
+    """[model], [solver] and [server_solver] with all their defaults."""
+    sections = {key: {"name": usual, **table.get(key, {})} for key, usual in USUAL.items()}
+    sections = {"model": table["model"], **sections}
+    return {key: defaults(MAKERS[key], section, key, "name") for key, section in sections.items()}
+
+
+def of_method(settings):
+    """What was said of the model, the solvers and the algorithms: the identity of a method."""
+    algorithms = {
+        name: said(ALGORITHMS[name], to_arguments(arguments, f"algorithms.{name}"))
+        for name, arguments in settings.algorithms.items()
+    }
+    return {**{section: _named(section, getattr(settings, section)) for section in MAKERS}, "algorithms": algorithms}
+
+
+def _named(section, table):
+    arguments = dict(table)
+    name = arguments.pop("name")
+    return {name: said(MAKERS[section][name], to_arguments(arguments, section))}

@@ -1,0 +1,38 @@
+"""A new study's folder: its file, its certificates and its keys, all or nothing."""
+
+import os
+import shutil
+import tempfile
+import tomllib
+from pathlib import Path
+
+from fedlap.errors import ConfigError
+from fedlap.study.agreement.contract import Study, resolve
+from fedlap.study.agreement.keys import make_authority, make_member, write_new
+
+
+def new(folder, text) -> Study:
+    """Write the folder of the study that the text describes; it appears complete, or not at all."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists already; expected the name of a new folder: nothing is ever overwritten")
+    study = resolve(tomllib.loads(text), folder / "study.toml")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            _fill(unfinished, study, text)
+            os.replace(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from error
+    return study
+
+
+def _fill(folder, study, text):
+    folder.chmod(0o755)  # the private keys in it are their owner's alone all the same
+    write_new(folder / "study.toml", text.encode())
+    make_authority(folder, [study.host])
+    for member in study.members:
+        make_member(folder, member.name)

@@ -1,0 +1,110 @@
+"""A study's file as text, with the comments that a person needs to edit it."""
+
+import json
+import re
+
+from fedlap.study.agreement.sections import DEFAULT_ADDRESS
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+ALGORITHM = {"name": "fedlap_cov", "delta": 1.0}
+
+TEXT = """\
+# {name}: what the members agree on. Every member has the same copy of this file; only [network] may differ.
+# Check a file against it, which sends nothing:  fedlap study check study.toml --data FILE.csv
+
+[study]
+name = {name}
+members = {members}
+rounds = {rounds}
+seed = 0                 # of everything random
+minimum_rows = 10        # a member with fewer rows to train on is refused: sums would tell about single patients
+test_fraction = 0.2      # of its rows each member keeps back, to report how well the model does on them
+share_points = {share_points}     # true: the members consent to show each other some patients' inputs (FedLap-Func)
+ignored_columns = {ignored}     # columns that a file may have and nobody reads, such as "patient_id"
+
+# One line a column of the members' files. An empty cell is a missing value; missing = "refuse" does not allow it,
+# "drop" leaves out its row, "mean" (numbers) puts the mean of all members' rows there, and "category" (categories)
+# counts it as the category "missing", which must be listed. A value outside minimum .. maximum is refused.
+# The first category is the reference that the others are compared with.
+{warning}[columns]
+{columns}
+
+[target]
+name = {target}
+classes = {classes}
+missing = {target_missing}
+
+[model]
+name = "logistic"        # or "mlp", with hidden = [20]
+bias = true
+
+[solver]                 # what each member does with its own rows in a round
+name = "adam"
+epochs = 5
+batch = 4
+learning_rate = 1e-2
+
+[algorithm]              # fedlap algorithms  lists them all
+{algorithm}
+
+[network]                # the coordinator's: may be changed while the study is under way
+address = {address}      # of the server, as the members reach it; for a new host:  fedlap study certificate STUDY
+quorum = {quorum}               # as many members must answer in a round; below it the run waits
+deadline = {deadline}           # seconds a member has for one round; after it the round goes on without the member
+retries = 3              # how often a member that does not answer is asked again
+"""
+
+DRAFTED = """\
+# DRAFTED from one member's file: types, categories and ranges are guesses. Read every line before you share this.
+"""
+
+
+def render(
+    name,
+    members,
+    columns,
+    target,
+    *,
+    ignored=(),
+    address=DEFAULT_ADDRESS,
+    rounds=20,
+    algorithm=None,
+    share_points=False,
+    quorum=None,
+    deadline=300,
+    drafted=False,
+):
+    """The text of study.toml; `algorithm` is a table of its name and arguments."""
+    algorithm = ALGORITHM if algorithm is None else algorithm
+    return TEXT.format(
+        name=_value(name),
+        members=_value(list(members)),
+        rounds=rounds,
+        share_points=_value(share_points),
+        ignored=_value(list(ignored)),
+        warning=DRAFTED if drafted else "",
+        columns="\n".join(f"{_key(column.name)} = {_column(column)}" for column in columns),
+        target=_value(target.name),
+        classes=_value(list(target.classes)),
+        target_missing=_value(target.missing),
+        algorithm="\n".join(f"{_key(key)} = {_value(value)}" for key, value in algorithm.items()),
+        address=_value(address),
+        quorum=len(members) if quorum is None else quorum,
+        deadline=_value(deadline),
+    )
+
+
+def _column(column):
+    table = {key: value for key, value in column.as_dict().items() if key != "missing" and value != ""}
+    pairs = [f"{key} = {_value(value)}" for key, value in {**table, "missing": column.missing}.items()]
+    return "{ " + ", ".join(pairs) + " }"
+
+
+def _key(text):
+    return text if BARE_KEY.fullmatch(text) else _value(text)
+
+
+def _value(value):
+    """A TOML value; JSON's strings, truth values, numbers and lists are also TOML's."""
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value, ensure_ascii=False)

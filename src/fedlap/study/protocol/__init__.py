@@ -1,0 +1,1 @@
+"""How a study runs: what a site answers, what the coordinator asks, and what both keep."""

@@ -1,0 +1,51 @@
+"""A study's run on the server's disk: one at a time, and a new one only once the old one has finished."""
+
+import fcntl
+import os
+from contextlib import ExitStack, contextmanager
+
+from fedlap.errors import ConfigError
+from fedlap.study.protocol import store
+
+
+def folder(study):
+    """Where the coordinator keeps its checkpoint."""
+    return study.folder / "state" / "run"
+
+
+@contextmanager
+def only_one(study):
+    """Hold the run while the block lasts. Two at once would each lead the sites on from states the other never saw."""
+    path = folder(study) / "lock"
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = stack.enter_context(open(path, "ab"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lets go of it however the process ends
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{study.path}: another `fedlap study run` is at work on this study; wait for it, or stop it first"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written and locked ({error.strerror})") from error
+        yield
+
+
+def set_aside(study, terms):
+    """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned."""
+    path = folder(study) / "checkpoint.npz"
+    if not path.exists():
+        return None
+    header, _ = store.read(path)
+    if not header["finished"] and header["study"] != terms.digest:
+        raise ConfigError(
+            f"{path}: {header['round']} rounds are done of a run under another study.toml, and it has not finished; "
+            "put that study.toml back to go on with it, or move this file away to give it up"
+        )
+    if not header["finished"]:
+        raise ConfigError(
+            f"{path}: {header['round']} of {terms.last_round + 1} rounds are done; leave out --again to go on"
+        )
+    kept = path.with_name(f"checkpoint-{header['run']}.npz")
+    os.replace(path, kept)
+    return kept

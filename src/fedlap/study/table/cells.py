@@ -1,0 +1,75 @@
+"""One cell: the number or category it holds, or what is wrong with it, in words."""
+
+import re
+from decimal import Decimal
+
+from fedlap.errors import nearest
+from fedlap.study.table.problems import shown
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+GROUPED = re.compile(r"[+-]?\d{1,3}([ ,.'’\u00a0\u202f]\d{3})+([.,]\d+)?")
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+WORDS_FOR_MISSING = {"na", "n/a", "n.a.", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing", "unknown"}
+# Statistical programs code a missing value as a number near the largest there is; its square is none any more.
+LARGEST = 1e100
+MISSING = None  # what the readers below return for an empty cell
+
+
+class Unfit(Exception):
+    """A cell that cannot be what its column is; the message is 'found X; expected Y'."""
+
+
+def is_empty(cell):
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def read_number(cell, column):
+    """The number in a cell, checked against the column's range."""
+    if is_empty(cell):
+        return MISSING
+    value = _number(cell, column)
+    if not abs(value) <= LARGEST:  # nor NaN, which compares with nothing
+        raise Unfit(f"found {shown(cell)}; expected {column.expected()}, or an empty cell if it is missing")
+    if not column.minimum <= value <= column.maximum:
+        raise Unfit(f"found {shown(cell)}; expected {column.expected()}")
+    return value
+
+
+def read_category(cell, choices):
+    """The place of a cell's text among the choices."""
+    if is_empty(cell):
+        return MISSING
+    text = _text(cell)
+    if text in choices:
+        return choices.index(text)
+    near = nearest(text, choices)
+    hint = f" (did you mean {near!r}?)" if near else _hint_for_missing(text)
+    raise Unfit(f"found {shown(text)}; expected one of {', '.join(choices)}{hint}")
+
+
+def _number(cell, column):
+    if isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool):
+        return float(cell)
+    text = str(cell).strip()
+    if isinstance(cell, str) and NUMBER.fullmatch(text):
+        return float(text)
+    raise Unfit(f"found {shown(text)}; expected {column.expected()}{_hint_for_number(text)}")
+
+
+def _hint_for_number(text):
+    if DECIMAL_COMMA.fullmatch(text) or GROUPED.fullmatch(text):
+        return " (write a decimal point, not a comma, and nothing between thousands: 1234.5)"
+    return _hint_for_missing(text)
+
+
+def _hint_for_missing(text):
+    return " (leave the cell empty if the value is missing)" if text.lower() in WORDS_FOR_MISSING else ""
+
+
+def _text(cell):
+    """A category as text, also where a Parquet file holds codes as numbers or truth values."""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()

@@ -1,0 +1,139 @@
+"""What a study says about one column of the members' files."""
+
+import math
+from dataclasses import dataclass
+
+from fedlap.errors import ConfigError, unknown
+
+KINDS = ("number", "category")
+# What an empty cell means, by the kind of its column.
+MISSING_RULES = {"number": ("refuse", "drop", "mean"), "category": ("refuse", "drop", "category")}
+MISSING_CATEGORY = "missing"
+
+
+@dataclass(frozen=True)
+class Column:
+    """An input: a number in a range, or one of some categories, and what an empty cell means."""
+
+    name: str
+    kind: str
+    unit: str = ""
+    categories: tuple[str, ...] = ()  # the first is the reference: all its indicators are 0
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    missing: str = "refuse"
+
+    @classmethod
+    def parse(cls, name, table):
+        where = f"columns.{name}"
+        check_name(name, where)
+        if not isinstance(table, dict):
+            raise ConfigError(f'{where} is {table!r}; expected a table such as {{ kind = "number", unit = "years" }}')
+        kind = table.get("kind")
+        if kind not in KINDS:
+            raise ConfigError(f'{where}.kind is {kind!r}; expected "number" or "category"')
+        keys = ("kind", "missing", *(("unit", "minimum", "maximum") if kind == "number" else ("categories",)))
+        for key in table:
+            if key not in keys:
+                raise unknown(f"key in [{where}]", key, keys)
+        missing = table.get("missing", "refuse")
+        if missing not in MISSING_RULES[kind]:
+            rules = ", ".join(f'"{rule}"' for rule in MISSING_RULES[kind])
+            raise ConfigError(f"{where}.missing is {missing!r}; expected one of {rules} for a {kind}")
+        if kind == "category":
+            return cls(name, kind, categories=_categories(where, table, missing), missing=missing)
+        unit = table.get("unit", "")
+        if not isinstance(unit, str):
+            raise ConfigError(f"{where}.unit is {unit!r}; expected text in quotation marks")
+        minimum, maximum = _bound(where, table, "minimum", -math.inf), _bound(where, table, "maximum", math.inf)
+        if not minimum < maximum:
+            raise ConfigError(
+                f"{where}: minimum {minimum:g}, maximum {maximum:g}; expected a minimum below the maximum"
+            )
+        return cls(name, kind, unit=unit, minimum=minimum, maximum=maximum, missing=missing)
+
+    def as_dict(self):
+        """The table that `parse` reads, without what is left open."""
+        table = {"kind": self.kind, "missing": self.missing}
+        if self.kind == "category":
+            return {**table, "categories": list(self.categories)}
+        bounds = {key: getattr(self, key) for key in ("minimum", "maximum") if math.isfinite(getattr(self, key))}
+        return {**table, "unit": self.unit, **bounds}
+
+    def expected(self):
+        """In words, what a cell may hold."""
+        if self.kind == "category":
+            return "one of " + ", ".join(self.categories)
+        unit = f" in {self.unit}" if self.unit else ""
+        low, high = math.isfinite(self.minimum), math.isfinite(self.maximum)
+        if low and high:
+            return f"a number from {self.minimum:g} to {self.maximum:g}{unit}"
+        bound = f", {self.minimum:g} or above" if low else f", at most {self.maximum:g}" if high else ""
+        return f"a number{unit}{bound}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted: the column that holds one of the classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    missing: str = "refuse"
+
+    @classmethod
+    def parse(cls, table):
+        for key in table:
+            if key not in ("name", "classes", "missing"):
+                raise unknown("key in [target]", key, ("name", "classes", "missing"))
+        for key in ("name", "classes"):
+            if key not in table:
+                raise ConfigError(f"target.{key} is missing")
+        check_name(table["name"], "target.name")
+        missing = table.get("missing", "refuse")
+        if missing not in ("refuse", "drop"):
+            raise ConfigError(f'target.missing is {missing!r}; expected "refuse" or "drop"')
+        return cls(table["name"], distinct_words("target.classes", table["classes"]), missing)
+
+    def as_dict(self):
+        return {"name": self.name, "classes": list(self.classes), "missing": self.missing}
+
+    def expected(self):
+        return "one of " + ", ".join(self.classes)
+
+
+def check_name(name, where):
+    """A column's name as a header would hold it: tables are read without the spaces around their cells."""
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
+        raise ConfigError(f"{where}: the name {name!r}; expected text without spaces around it")
+
+
+def distinct_words(where, values):
+    """At least two texts, none empty, no two alike."""
+    if not isinstance(values, (list, tuple)) or len(values) < 2:
+        raise ConfigError(f'{where} is {values!r}; expected a list of at least two texts, such as ["no", "yes"]')
+    for position, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ConfigError(f'{where} has {value!r}; expected text in quotation marks, "{value}"')
+        check_name(value, where)
+        if value in values[:position]:
+            raise ConfigError(f"{where} has {value!r} twice; expected each once")
+    return tuple(values)
+
+
+def _categories(where, table, missing):
+    if "categories" not in table:
+        raise ConfigError(f"{where}.categories is missing")
+    categories = distinct_words(f"{where}.categories", table["categories"])
+    if missing == "category" and MISSING_CATEGORY not in categories:
+        raise ConfigError(
+            f'{where}.missing is "category" but "{MISSING_CATEGORY}" is not in its categories; '
+            f"expected it there, for the rows without a value"
+        )
+    return categories
+
+
+def _bound(where, table, key, otherwise):
+    value = table.get(key, otherwise)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (key in table and not math.isfinite(value)):
+        raise ConfigError(f"{where}.{key} is {value!r}; expected a number")
+    return float(value)

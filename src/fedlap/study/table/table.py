@@ -1,0 +1,167 @@
+"""A site's file against the study: every cell is checked before anything else happens, and all problems are told."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedlap.data.federation import stratified
+from fedlap.errors import DataError, nearest
+from fedlap.streams import stream
+from fedlap.study.table.cells import MISSING, NUMBER, Unfit, read_category, read_number
+from fedlap.study.table.columns import MISSING_CATEGORY
+from fedlap.study.table.problems import Problems, shown
+from fedlap.study.table.sheet import read
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """The rows of a file that satisfy the study, column by column."""
+
+    path: Path
+    values: dict[str, np.ndarray]  # a number: float64, NaN where the mean will stand; a category: int32
+    labels: np.ndarray | None  # int32; None where only predictions are wanted
+    row_numbers: np.ndarray  # as a spreadsheet shows them
+    dropped: np.ndarray  # the numbers of the rows that the study drops for a missing value
+    missing: dict[str, int]  # empty cells of each column in the whole file, the target's too
+
+    def __len__(self):
+        return len(self.row_numbers)
+
+    def take(self, places) -> "Checked":
+        """Some of the rows."""
+        return replace(
+            self,
+            values={name: values[places] for name, values in self.values.items()},
+            labels=None if self.labels is None else self.labels[places],
+            row_numbers=self.row_numbers[places],
+        )
+
+    def split(self, study, member) -> tuple["Checked", "Checked"]:
+        """The rows to train on and those to test on: the same ones whenever this member asks."""
+        study.member(member)
+        held = stratified(self.labels, study.test_fraction, stream(study.seed, "test rows", member))
+        return self.take(~held), self.take(held)
+
+    def fingerprint(self) -> str:
+        """The sha256 of the rows: two files share it if the study cannot tell them apart."""
+        digest = hashlib.sha256(repr(list(self.values)).encode())
+        for array in (*self.values.values(), *(() if self.labels is None else (self.labels,))):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+
+def check(study, path) -> Checked:
+    """A file with the target, to take part in the study."""
+    checked = _check(study, Path(path), with_target=True)
+    rows = len(checked)
+    training = rows - min(round(study.test_fraction * rows), max(rows - 1, 0))
+    if training < study.minimum_rows:
+        raise DataError(
+            f"{checked.path.name}: {rows} usable rows ({len(checked.dropped)} dropped for missing values), "
+            f"{training} of them to train on; expected at least {study.minimum_rows} (minimum_rows of the study): "
+            "sums over fewer would tell too much about single patients"
+        )
+    return checked
+
+
+def check_inputs(study, path) -> Checked:
+    """A file of new patients: the target may be absent and is not looked at, and one row is enough."""
+    checked = _check(study, Path(path), with_target=False)
+    if not len(checked) and not len(checked.dropped):
+        raise DataError(f"{checked.path.name}: no rows below the header; expected one for each patient")
+    return checked
+
+
+def _check(study, path, with_target):
+    problems = Problems(path)
+    sheet = read(path, problems)
+    places = _places(study, sheet.header, problems, with_target)
+    problems.stop()
+    columns = [(column, places[column.name]) for column in study.columns]
+    values = {column.name: [] for column in study.columns}
+    missing = dict.fromkeys(places, 0)
+    labels, kept, dropped = [], [], []
+    for row, cells in sheet.rows:
+        drop = False
+        for column, place in columns:
+            value, drop_here = _input(column, cells[place], row, problems, missing)
+            values[column.name].append(value)
+            drop |= drop_here
+        if with_target:
+            label, drop_here = _label(study.target, cells[places[study.target.name]], row, problems, missing)
+            labels.append(label)
+            drop |= drop_here
+        (dropped if drop else kept).append((row, len(kept) + len(dropped)))
+    problems.stop()
+    at = np.array([place for _, place in kept], int)
+    kinds = {column.name: np.float64 if column.kind == "number" else np.int32 for column in study.columns}
+    return Checked(
+        path=path,
+        values={name: np.array(column, kinds[name])[at] for name, column in values.items()},
+        labels=np.array(labels, np.int32)[at] if with_target else None,
+        row_numbers=np.array([row for row, _ in kept], int),
+        dropped=np.array([row for row, _ in dropped], int),
+        missing=missing,
+    )
+
+
+def _places(study, header, problems, with_target):
+    """Where each column that is wanted stands in the file."""
+    if header and all(NUMBER.fullmatch(name) for name in header):
+        problems.add(f"the values {', '.join(map(shown, header[:3]))} …; expected the names of the columns", row=1)
+        return {}
+    target = study.target.name
+    wanted = [column.name for column in study.columns] + [target] * with_target
+    known = {*wanted, target, *study.ignored_columns}
+    for place, name in enumerate(header):
+        if not name:
+            problems.add(f"column {place + 1} of the header has no name; expected one of the study's columns", row=1)
+        elif name in header[:place]:
+            problems.add("there are two columns of this name; expected one", row=1, column=name)
+        elif name not in known:
+            near = nearest(name, [other for other in wanted if other not in header])
+            hint = f"; did you mean {near!r}?" if near else ""
+            problems.add(
+                f"the study has no such column{hint} (remove it, or list it in the study's ignored_columns)",
+                row=1,
+                column=name,
+            )
+    for name in wanted:
+        if name not in header:
+            problems.add("the column is missing; expected it in the header", row=1, column=name)
+    return {name: header.index(name) for name in wanted if name in header}
+
+
+def _input(column, cell, row, problems, missing):
+    """A cell's value and whether the study drops its row."""
+    is_number = column.kind == "number"
+    try:
+        value = read_number(cell, column) if is_number else read_category(cell, column.categories)
+    except Unfit as unfit:
+        problems.add(str(unfit), row, column.name)
+        return -1, False
+    if value is not MISSING:
+        return value, False
+    missing[column.name] += 1
+    if column.missing == "refuse":
+        problems.add(f"the cell is empty; expected {column.expected()}", row, column.name)
+    if column.missing == "category":
+        return column.categories.index(MISSING_CATEGORY), False
+    return (np.nan if is_number else -1), column.missing == "drop"
+
+
+def _label(target, cell, row, problems, missing):
+    try:
+        label = read_category(cell, target.classes)
+    except Unfit as unfit:
+        problems.add(str(unfit), row, target.name)
+        return -1, False
+    if label is not MISSING:
+        return label, False
+    missing[target.name] += 1
+    if target.missing == "refuse":
+        problems.add(f"the cell is empty; expected {target.expected()}", row, target.name)
+    return -1, target.missing == "drop"
