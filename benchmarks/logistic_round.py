@@ -118,7 +118,7 @@ def main():
     plan = run.plan(1)
     rows = plan.batches.rows
     w_g = np.asarray(state.server.w.flat).reshape(2, 42)
-    v = np.asarray(jax.vmap(lambda c: c.site.v.flat)(state.clients)).reshape(10, 2, 42)
+    v = np.asarray(jax.vmap(lambda c: c.factor.v.flat)(state.clients)).reshape(10, 2, 42)
 
     ours = lambda: jax.block_until_ready(run.step(state, plan))
     drawn_and_ours = lambda: jax.block_until_ready(run.step(state))

@@ -160,7 +160,7 @@ def main():
     state = run.step(run.init())
     plan = run.plan(1)
     weights = torch_order(state.server.w.tree)
-    duals = [torch_order(client.site.v.tree) for client in state.clients]
+    duals = [torch_order(client.factor.v.tree) for client in state.clients]
     rows = plan.batches.rows
     print(f"clients of {sorted(data.sizes.tolist())} images, {plan.batches.steps.sum()} steps a round")
 
@@ -185,7 +185,7 @@ def compare(state, answers, before, data):
     shares = data.sizes / data.sizes.sum()
     distances = []
     for k, (new, old) in enumerate(zip(state.clients, before.clients, strict=True)):
-        moved = torch_order(((new.site.v - old.site.v) / shares[k]).tree)
+        moved = torch_order(((new.factor.v - old.factor.v) / shares[k]).tree)
         ours = [m + w for m, w in zip(moved, torch_order(before.server.w.tree), strict=True)]
         distances.append(max(np.abs(a - b).max() for a, b in zip(ours, answers[k], strict=True)))
     print("largest difference from PyTorch, client by client:", " ".join(f"{d:.0e}" for d in distances))

@@ -340,7 +340,7 @@ def fedlap_func(loss, clients, drawn, delta, rho, tau, memory):
 
 
 def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
-    """App. C's combination. The site is t_k(w) = exp(v_kᵀw − ½wᵀV_kw − Σ_{M_k} τ_i ℓ(ŷ_i, w)).
+    """App. C's combination. The factor is t_k(w) = exp(v_kᵀw − ½wᵀV_kw − Σ_{M_k} τ_i ℓ(ŷ_i, w)).
 
     Server: w_g is the mode of p_0 Π_k t_k.
     Client: the mode of exp(−ℓ_k) q_g/t_k, where q_g is known to it as exp(−½‖w − w_g‖²_{S_g} − ΣΣ τ_i ℓ(ŷ_{i,g}, w)),

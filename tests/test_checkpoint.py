@@ -96,7 +96,7 @@ def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(tmp_path):
     state, path = mine.step(mine.init()), tmp_path / "run.npz"
     checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 3)), mine.describe())
     with np.load(path) as file:
-        assert "state.clients[1].site.v.tree[1]['weight']" in file.files
+        assert "state.clients[1].factor.v.tree[1]['weight']" in file.files
     found, _ = checkpoint.load(path, mine.init(), np.zeros((0, 3)), mine.describe())
     assert same_bits(found, state)
 
@@ -222,7 +222,7 @@ def test_arrays_that_do_not_fit_are_named(saved):
     path, _ = saved
     good = path.read_bytes()
     with np.load(path) as file:
-        name = next(name for name in file.files if ".site.v" in name)
+        name = next(name for name in file.files if ".factor.v" in name)
         array = file[name]
     changes = {
         "missing": lambda arrays: arrays.pop(name),

@@ -323,14 +323,14 @@ def test_an_objective_is_stated_on_the_loss_that_it_says(name):
     """On ℓ_k/N_k or on ℓ_k, whose coefficient is what the objective's derivative with respect to it is."""
     run = simulation(name)
     state, seen = run.init(), []
-    shard, site = jax.tree.map(lambda leaf: leaf[0], (run.setup.shards, state.clients.site))
+    shard, factor = jax.tree.map(lambda leaf: leaf[0], (run.setup.shards, state.clients.factor))
     k, _ = parties.client(run.setup, shard, Moment(0, state.start, run.setup.key))
 
     def argmin(objective, start):
         seen.append(jax.grad(lambda value: objective(start, k._replace(loss=lambda w: value)))(1.0))
         return start
 
-    run.algorithm.client_update(run.algorithm.broadcast(state.server), site, k._replace(argmin=argmin))
+    run.algorithm.client_update(run.algorithm.broadcast(state.server), factor, k._replace(argmin=argmin))
     wanted = 1 / run.federation.sizes[0] if run.algorithm.mean_loss else 1.0
     np.testing.assert_allclose(seen, wanted, rtol=1e-12, err_msg=f"{name}.mean_loss is {run.algorithm.mean_loss}")
     assert "mean_loss" not in {field.name for field in dataclasses.fields(run.algorithm)}

@@ -30,7 +30,7 @@ def states(name, engine, rounds=2, **options):
     state, found = run.init(), []
     for _ in range(rounds):
         state = run.step(state)
-        clients = ClientState(state.clients.site, state.clients.solver, state.clients.contribution)
+        clients = ClientState(state.clients.factor, state.clients.solver, state.clients.contribution)
         found.append((state.server, clients, state.round))
     return found
 
@@ -53,15 +53,15 @@ def test_the_engines_agree(name):
 
 @pytest.mark.parametrize("engine", ["loop", "sequential"])
 def test_the_state_reads_alike_and_no_client_is_copied(engine):
-    """`state.clients.site.v` has an axis of clients in every engine; who is not drawn stays the same object."""
+    """`state.clients.factor.v` has an axis of clients in every engine; who is not drawn stays the same object."""
     run = simulation("fedlap_cov", engine=engine, participation=2)
     before = run.init()
     after = run.step(before)
     out = int(np.flatnonzero(~run.plan(0).drawn)[0])
     wanted = simulation("fedlap_cov", participation=2)
     wanted = wanted.step(wanted.init())
-    assert_same(after.clients.site, wanted.clients.site)
-    assert after.clients.site.v.rows.shape == (3, run.size)
+    assert_same(after.clients.factor, wanted.clients.factor)
+    assert after.clients.factor.v.rows.shape == (3, run.size)
     assert len(after.clients) == 3 and after.clients[out] is before.clients[out]
     again = jax.tree.map(lambda leaf: leaf, after)
     assert type(again.clients) is type(after.clients) and same_bits(again, after)
@@ -274,6 +274,6 @@ def test_what_overflows_at_one_client_stays_there(name, engine):
         solver=fedlap.adam(epochs=1, batch=2),
         engine=engine,
     )
-    site = run.step(run.init()).clients.site
-    finite = lambda k: all(np.isfinite(leaf[k]).all() for leaf in jax.tree.leaves(site))
+    factor = run.step(run.init()).clients.factor
+    finite = lambda k: all(np.isfinite(leaf[k]).all() for leaf in jax.tree.leaves(factor))
     assert not finite(0) and finite(1) and not finite(2)

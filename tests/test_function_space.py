@@ -31,7 +31,7 @@ def test_fedlap_func_without_memory_is_fedlap():
     for options in ({"memory": 0}, {"tau": 0.0}):
         _, func = trajectory(fedlap.FedLapFunc(delta=1.5, rho=0.3, **options), drawn, 8)
         assert_same(weights(func), weights(plain), 1e-12)
-        assert_same(flat(func[-1].clients.site.v), flat(plain[-1].clients.site.v), 1e-12)
+        assert_same(flat(func[-1].clients.factor.v), flat(plain[-1].clients.factor.v), 1e-12)
     _, other = trajectory(fedlap.FedLapFunc(delta=1.5, rho=0.3, tau=1.0), drawn, 8)
     assert distance(weights(other), weights(plain)) > 1e-3
 
@@ -41,7 +41,7 @@ def test_fedlap_cov_func_without_memory_is_fedlap_cov():
     _, cov = trajectory(fedlap.FedLapCov(delta=1.5, rho=fedlap.evenly), drawn, 8)
     _, both = trajectory(fedlap.FedLapCovFunc(delta=1.5, memory=0), drawn, 8)
     assert_same(weights(both), weights(cov), 1e-12)
-    assert_same(dense(both[-1].clients.site.V), dense(cov[-1].clients.site.V), 1e-12)
+    assert_same(dense(both[-1].clients.factor.V), dense(cov[-1].clients.factor.V), 1e-12)
 
 
 def test_fedlap_cov_func_without_curvature_is_fedlap_func():
@@ -50,8 +50,8 @@ def test_fedlap_cov_func_without_curvature_is_fedlap_func():
     _, func = trajectory(fedlap.FedLapFunc(delta=delta, rho=0.3, tau=0.8), drawn, 8)
     _, both = trajectory(fedlap.FedLapCovFunc(delta=delta, rho=0.3, tau=0.8), drawn, 8, curvature=Flat())
     assert_same(weights(both), weights(func), 1e-12)
-    assert_same(flat(both[-1].clients.site.v), delta * flat(func[-1].clients.site.v), 1e-12)
-    assert_same(both[-1].clients.site.y.targets, func[-1].clients.site.y.targets, 1e-12)
+    assert_same(flat(both[-1].clients.factor.v), delta * flat(func[-1].clients.factor.v), 1e-12)
+    assert_same(both[-1].clients.factor.y.targets, func[-1].clients.factor.y.targets, 1e-12)
 
 
 @hyperparameters
@@ -64,10 +64,10 @@ class Beyond:
 
 @pytest.mark.parametrize("method", [fedlap.FedLapFunc, fedlap.FedLapCovFunc])
 def test_the_servers_argmin_begins_a_step_of_fedlap_from_its_last_model(method):
-    """What lies between w_g and the mean of the Gaussian sites is kept from round to round."""
+    """What lies between w_g and the mean of the Gaussian factors is kept from round to round."""
     _, (_, *states) = trajectory(method(delta=1.5, rho=0.3), federation(4, overlap=True), 3, server_solver=Beyond())
     for steps, state in enumerate(states, start=1):
-        v, S = state.clients.site.v.sum(0), getattr(state.server, "S", None)
+        v, S = state.clients.factor.v.sum(0), getattr(state.server, "S", None)
         mean = flat(v if S is None else S.solve(v))
         assert_same(flat(state.server.w), mean + steps, 1e-12)
 

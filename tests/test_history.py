@@ -81,7 +81,7 @@ def test_the_state_shows_its_numbers(history):
     assert np.asarray(server.S).shape == (8,)
     full = fedlap.algebra.precision.Full(jnp.eye(2))
     assert np.asarray(full).shape == (2, 2) and np.asarray(fedlap.algebra.precision.Isotropic(3.0)) == 3
-    v = history.state.clients.site.v
+    v = history.state.clients.factor.v
     np.testing.assert_array_equal(v.rows[1], ravel_pytree(jax.tree.map(lambda leaf: leaf[1], v.tree))[0])
 
 
@@ -132,7 +132,7 @@ def test_a_history_pickles_without_the_data(history):
     assert found.simulation is None and history.simulation is not None
     row = history.simulation.federation.inputs[0].tobytes()
     assert row in pickle.dumps(history.simulation.federation.inputs) and row not in content
-    np.testing.assert_array_equal(found.state.clients.site.v.rows, history.state.clients.site.v.rows)
+    np.testing.assert_array_equal(found.state.clients.factor.v.rows, history.state.clients.factor.v.rows)
 
 
 def test_a_history_with_clients_one_by_one_pickles():

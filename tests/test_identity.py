@@ -14,7 +14,7 @@ import pytest
 
 import fedlap
 import fedlap.experiments.spec
-from fedlap import identity, models
+from fedlap import identity
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.pytrees import register
 from fedlap.algebra.vector import Vector
@@ -24,7 +24,7 @@ from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.spec import Train, resolve
-from fedlap.models import MODELS, curvature, layers, likelihood
+from fedlap.models import MODELS, curvature, layers, likelihood, ready
 from fedlap.models.blueprint import LAYERS
 from fedlap.paper.rows import Paper
 from fedlap.run.grid import Grid
@@ -186,8 +186,8 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     begun = run(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
-    monkeypatch.setattr(models, "Flatten", longer["Flatten"])
-    monkeypatch.setattr(models, "Dense", longer["Dense"])
+    monkeypatch.setattr(ready, "Flatten", longer["Flatten"])
+    monkeypatch.setattr(ready, "Dense", longer["Dense"])
     monkeypatch.setitem(ALGORITHMS, "fedlap_cov", grown(ALGORITHMS["fedlap_cov"]))
     monkeypatch.setattr(fedlap, "adam", grown(fedlap.adam))
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))

@@ -117,15 +117,15 @@ def centred(w):
 
 
 def distances(state, wanted):
-    site, found = state.clients.site, {"w": distance(flat(state.server.w), wanted.w)}
+    factor, found = state.clients.factor, {"w": distance(flat(state.server.w), wanted.w)}
     if wanted.S is not None:
         found["S"] = distance(dense(state.server.S), wanted.S)
     if wanted.v is not None:
-        found["v"] = distance(flat(site.v), np.stack(wanted.v))
+        found["v"] = distance(flat(factor.v), np.stack(wanted.v))
     if wanted.V is not None:
-        found["V"] = distance(dense(site.V), np.stack(wanted.V))
+        found["V"] = distance(dense(factor.V), np.stack(wanted.V))
     for k, labels in (wanted.y or {}).items():
-        found[f"y[{k}]"] = distance(np.asarray(site.y.targets)[k, : labels.n], labels.targets)
+        found[f"y[{k}]"] = distance(np.asarray(factor.y.targets)[k, : labels.n], labels.targets)
     return found
 
 

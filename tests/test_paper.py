@@ -31,7 +31,7 @@ from fedlap.algebra import quadratic
 from fedlap.algebra.precision import Diagonal, Full
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
-from fedlap.algorithms.base import DampedSite, Gaussian, Laplace
+from fedlap.algorithms.base import DampedFactor, Gaussian, Laplace
 from fedlap.engines.round import server_round
 from fedlap.models.layers import Dense, Flatten
 from fedlap.models.network import Network
@@ -40,10 +40,10 @@ from oracle import energy, line, softmax, square, squared
 
 def local(loss, data, state, k, *, delta=None):
     """w_k of FedLap, eq. (9), or of FedLap-Cov, eq. (14), from the state before the round: an argmin in NumPy."""
-    w_g, v = flat(state.server.w), flat(state.clients.site.v)[k]
+    w_g, v = flat(state.server.w), flat(state.clients.factor.v)[k]
     if delta is not None:
         return oracle.argmin(energy(loss, data).plus(line(delta * v), square(delta, around=w_g)), w_g)
-    S_g, V = dense(state.server.S), dense(state.clients.site.V)[k]
+    S_g, V = dense(state.server.S), dense(state.clients.factor.V)[k]
     return oracle.argmin(energy(loss, data).plus(line(v), square(-V), square(S_g, around=w_g)), w_g)
 
 
@@ -56,7 +56,7 @@ def test_fedlap_targets_the_regularised_optimum():
     _, states = trajectory(fedlap.FedLap(delta=delta, rho=1 / 3), drawn, 250)
     optimum, _ = oracle.pooled(softmax, points(drawn), delta)
     assert_same(flat(states[-1].server.w), optimum)
-    for data, v in zip(points(drawn), flat(states[-1].clients.site.v), strict=True):
+    for data, v in zip(points(drawn), flat(states[-1].clients.factor.v), strict=True):
         assert_same(delta * v, -softmax.gradient(data, optimum))
 
 
@@ -66,7 +66,7 @@ def test_the_admm_dual_is_minus_the_gradient():
     _, states = trajectory(fedlap.FedADMM(alpha=0.3), drawn, 300)
     w_g = flat(states[-1].server.w)
     gradients = np.stack([softmax.gradient(data, w_g) / data.n for data in points(drawn)])
-    assert_same(flat(states[-1].clients.site.v), -gradients)
+    assert_same(flat(states[-1].clients.factor.v), -gradients)
     assert np.linalg.norm(gradients.sum(0)) < EXACT * np.linalg.norm(gradients)
     assert np.linalg.norm(gradients[0]) > 1e-2  # the clients do pull
 
@@ -117,15 +117,15 @@ STATIONARY = {
 
 @pytest.mark.parametrize("name", STATIONARY)
 def test_all_clients_agree_at_a_stationary_point(name):
-    """w_k = w_g: one more round moves no site, whatever the site is made of; and w_g is the regularised optimum."""
+    """w_k = w_g: one more round moves no factor, whatever the factor is made of; and w_g is the regularised optimum."""
     drawn = federation(4, overlap=True)
     run, states = trajectory(STATIONARY[name], drawn, 250)
     optimum, _ = oracle.pooled(softmax, points(drawn), 3.0)
     before, after = states[-1], run.step(states[-1])
     assert_same(flat(after.server.w), optimum)
-    for old, new in zip(jax.tree.leaves(before.clients.site), jax.tree.leaves(after.clients.site), strict=True):
+    for old, new in zip(jax.tree.leaves(before.clients.factor), jax.tree.leaves(after.clients.factor), strict=True):
         assert_same(new, old)
-    moved = flat(states[2].clients.site.v) - flat(states[1].clients.site.v)
+    moved = flat(states[2].clients.factor.v) - flat(states[1].clients.factor.v)
     assert np.linalg.norm(moved) > 1e-3
 
 
@@ -155,7 +155,7 @@ def test_fedlap_is_admm_rewritten():
             v[k] += rho * step * (w - w_g)
         w_g = sum(v[k] / (delta / data.n) for k, data in enumerate(clients))
         assert_same(flat(state.server.w), w_g, 1e-12)
-        assert_same(delta * flat(state.clients.site.v) / drawn.sizes[:, None], v, 1e-12)
+        assert_same(delta * flat(state.clients.factor.v) / drawn.sizes[:, None], v, 1e-12)
 
 
 def test_fedlap_cov_without_curvature_is_fedlap():
@@ -165,8 +165,8 @@ def test_fedlap_cov_without_curvature_is_fedlap():
     _, flattened = trajectory(fedlap.FedLapCov(delta=delta, rho=0.3), drawn, 8, curvature=Flat())
     for a, b in zip(plain, flattened, strict=True):
         assert np.linalg.norm(flat(a.server.w) - flat(b.server.w)) < 1e-12
-        assert np.linalg.norm(delta * flat(a.clients.site.v) - flat(b.clients.site.v)) < 1e-12
-        np.testing.assert_array_equal(flat(b.clients.site.V), 0)
+        assert np.linalg.norm(delta * flat(a.clients.factor.v) - flat(b.clients.factor.v)) < 1e-12
+        np.testing.assert_array_equal(flat(b.clients.factor.V), 0)
         np.testing.assert_array_equal(flat(b.server.S), delta)
     assert np.linalg.norm(flat(plain[-1].server.w)) > 0.1
 
@@ -199,7 +199,7 @@ def test_feddyn_equals_fedadmm_on_equal_client_sizes():
     _, admm = trajectory(fedlap.FedADMM(alpha=0.5), drawn, 10)
     _, dyn = trajectory(fedlap.FedDyn(alpha=0.5), drawn, 10)
     assert_same(weights(dyn[1:]), weights(admm[1:]), 1e-12)
-    assert_same(flat(dyn[-1].clients.site.v), flat(admm[-1].clients.site.v), 1e-12)
+    assert_same(flat(dyn[-1].clients.factor.v), flat(admm[-1].clients.factor.v), 1e-12)
 
 
 def test_fedlap_with_rho_summing_to_one_has_fedavgs_server_step():
@@ -220,7 +220,7 @@ def test_fedlap_cov_with_rho_evenly_is_a_precision_weighted_average_from_round_o
         for k, data in enumerate(points(drawn)):
             w.append(local(softmax, data, before, k))
             H = oracle.structured(softmax.hessian(data, w[k]), "diagonal")
-            S.append(H - dense(before.clients.site.V)[k] + dense(before.server.S))
+            S.append(H - dense(before.clients.factor.V)[k] + dense(before.server.S))
         pool = sum(S)
         assert_same(dense(after.server.S), pool / 3, 1e-12)
         assert_same(flat(after.server.w), np.linalg.solve(pool, sum(a @ b for a, b in zip(S, w, strict=True))), 1e-12)
@@ -234,7 +234,7 @@ def test_V_stays_positive_and_so_do_all_S(rho):
     _, states = trajectory(method, drawn, 10, curvature=fedlap.ExactHessian())
     smallest = lambda matrices: np.linalg.eigvalsh(matrices).min()
     for before, after in itertools.pairwise(states):
-        V, V_after = dense(before.clients.site.V), dense(after.clients.site.V)
+        V, V_after = dense(before.clients.factor.V), dense(after.clients.factor.V)
         S_k = dense(before.server.S) + (V_after - V) / rho
         assert smallest(V_after) > -1e-12
         assert smallest(dense(after.server.S)) > delta - 1e-12
@@ -247,7 +247,7 @@ def test_bcm_equals_the_first_round_of_fedlap_cov_with_rho_one():
     drawn = federation(9)
     _, once = trajectory(fedlap.BCM(delta=0.7), drawn, 1)
     _, cov = trajectory(fedlap.FedLapCov(delta=0.7, rho=1.0), drawn, 1)
-    for a, b in ((once[-1].server, cov[-1].server), (once[-1].clients.site, cov[-1].clients.site)):
+    for a, b in ((once[-1].server, cov[-1].server), (once[-1].clients.factor, cov[-1].clients.factor)):
         for name, part in a._asdict().items():
             np.testing.assert_allclose(np.asarray(part), np.asarray(getattr(b, name)), rtol=1e-12, atol=1e-12)
 
@@ -326,8 +326,8 @@ def test_a_site_keeps_its_sign_in_single_precision():
     algorithm, point = fedlap.FedLapCov(delta=1.0, rho=1.0), Vector(np.ones(1, np.float32))
     g = Gaussian(point, number(100_000_008.0))
     for before, H, after in ((5.0, 0.0, 0.0), (1e8, 3.0, 3.0), (5.0, 7.0, 7.0)):
-        new = algorithm.site_update(
-            g, DampedSite(0 * point, number(before), np.float32(1)), Laplace(point, number(H)), None
+        new = algorithm.factor_update(
+            g, DampedFactor(0 * point, number(before), np.float32(1)), Laplace(point, number(H)), None
         )
         assert np.asarray(new.V.flat).item() == after
 
@@ -355,7 +355,7 @@ def test_a_site_keeps_its_sign_in_single_precision():
 def test_communication_is_P_2P_and_P_plus_C_squared(method, numbers):
     """Secs. 3.2 to 3.4, P = 6 and C = 3: soft labels are C numbers for C points, and each point's weight N_kc/M_kc.
 
-    One number more says how much of its target a damped site has reached.
+    One number more says how much of its target a damped factor has reached.
     """
     _, (state,) = trajectory(method, federation(4, overlap=True), 0)
     sent = state.clients.contribution

@@ -302,7 +302,7 @@ def test_a_minibatch_is_an_unbiased_estimate_of_the_sum():
     for k, data in enumerate(points(drawn)):
         gradient = lambda w, _: (oracle.softmax.gradient(data, w) + delta * w) / data.n  # noqa: B023
         w_k, _ = numpy_adam(gradient, np.zeros(THREE.weights), [None], 0.05)
-        assert distance(flat(state.clients.site.v)[k], 0.4 * w_k) < 1e-11
+        assert distance(flat(state.clients.factor.v)[k], 0.4 * w_k) < 1e-11
 
 
 def test_all_solvers_find_the_same_minimiser():
@@ -311,4 +311,4 @@ def test_all_solvers_find_the_same_minimiser():
     _, exact = trajectory(method, drawn, 1, likelihood=Squared())
     slow = fedlap.adam(epochs=3000, batch=12, learning_rate=1e-3)
     _, found = trajectory(method, drawn, 1, likelihood=Squared(), solver=slow)
-    assert distance(flat(found[-1].clients.site.v), flat(exact[-1].clients.site.v)) < 1e-3
+    assert distance(flat(found[-1].clients.factor.v), flat(exact[-1].clients.factor.v)) < 1e-3

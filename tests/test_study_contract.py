@@ -30,7 +30,7 @@ def test_a_study_is_read_with_its_defaults_and_its_members_in_order(tmp_path):
     assert read.member("south").public_key == tmp_path / "members" / "south.pub"
     assert (read.rounds, read.seed, read.quorum, read.share_points) == (20, 0, 2, False)
     assert [column.name for column in read.columns] == ["age", "dose", "ward", "sex"]
-    assert type(read.experiment.make_algorithm()).__name__ == "FedLap"
+    assert type(read.method.make_algorithm()).__name__ == "FedLap"
     with pytest.raises(ConfigError, match="unknown member 'nroth'; did you mean 'north'"):
         read.member("nroth")
 
@@ -112,7 +112,7 @@ def test_the_example_takes_every_algorithm_and_what_members_share_reads_back_as_
     arguments = {key: value for key, value in spec.read().algorithms[name].items() if value is not None}
     text = example.study_text(algorithm={"name": name, **arguments}, share_points=True, rounds=3, name='"odd" näme')
     there = resolve(tomllib.loads(text), "study.toml")
-    assert there.experiment.algorithm_name == name
+    assert there.method.algorithm_name == name
     assert (there.rounds, there.name) == (3, '"odd" näme')
     assert resolve(json.loads(json.dumps(there.shared())), "card.json").digest == there.digest
 
@@ -121,8 +121,8 @@ def test_memory_points_need_the_members_consent():
     method = {"name": "fedlap_func", "tau": 0.1}
     with pytest.raises(ConfigError, match="share_points = true"):
         study(algorithm=method)
-    assert study(algorithm=method, study={"share_points": True}).experiment.make_algorithm().memory == 1
-    assert study(algorithm={**method, "memory": 0}).experiment.make_algorithm().memory == 0
+    assert study(algorithm=method, study={"share_points": True}).method.make_algorithm().memory == 1
+    assert study(algorithm={**method, "memory": 0}).method.make_algorithm().memory == 0
 
 
 def test_a_new_study_is_complete_and_says_which_file_goes_to_whom(tmp_path):

@@ -25,7 +25,7 @@ POOLED = encoding.Pooled(np.float64(8), np.array([8.0, 7.0]), np.array([50.0, 2.
 def weights(seed=0):
     """Random numbers in the tree of the study's model."""
     inputs = jnp.zeros((1, len(encoding.features(SETTINGS))))
-    tree = SETTINGS.experiment.make_model().init(jax.random.key(0), inputs, 2)
+    tree = SETTINGS.method.make_model().init(jax.random.key(0), inputs, 2)
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), tree)
 
@@ -138,7 +138,7 @@ def test_predictions_are_those_of_the_model_on_the_encoded_rows(tmp_path, model)
     found = loaded.predict(path)
     inputs = np.array([[1, 0, 0, 0, 1], [0, 0, 1, 0, 0]], np.float32)
     (layer,) = [layer for layer in weights() if layer]
-    outputs = np.asarray(SETTINGS.experiment.make_model().apply(weights(), inputs))
+    outputs = np.asarray(SETTINGS.method.make_model().apply(weights(), inputs))
     expected = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
     assert layer and found.shape == (2, 2)
     np.testing.assert_allclose(found, expected, rtol=1e-5)

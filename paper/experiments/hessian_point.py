@@ -46,8 +46,8 @@ class Mixed(fedlap.FedLapCov):
         q = fedlap.FedLapCov.client_update(self, g, t, k)
         return Two(q.w, q.H, k.hessian(g.w, self.covariance))
 
-    def site_update(self, g, t, q, k):
-        new, old = (fedlap.FedLapCov.site_update(self, g, t, Laplace(q.w, H), k) for H in (q.H, q.before))
+    def factor_update(self, g, t, q, k):
+        new, old = (fedlap.FedLapCov.factor_update(self, g, t, Laplace(q.w, H), k) for H in (q.H, q.before))
         return new._replace(V=old.V)
 
 
@@ -72,8 +72,8 @@ class Previous(fedlap.FedLapCov):
         q = fedlap.FedLapCov.client_update(self, g, t, k)
         return Laplace(q.w, k.hessian(t.w, self.covariance))
 
-    def site_update(self, g, t, q, k):
-        return Remembering(*fedlap.FedLapCov.site_update(self, g, t, q, k), q.w)
+    def factor_update(self, g, t, q, k):
+        return Remembering(*fedlap.FedLapCov.factor_update(self, g, t, q, k), q.w)
 
 
 def pooled(data, delta):

@@ -1,4 +1,4 @@
-"""ρ, how far a site moves in one round: a number, or one of these rules.
+"""ρ, how far a factor moves in one round: a number, or one of these rules.
 
 With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both rules below are safe;
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.

@@ -1,4 +1,4 @@
-"""What variational inference asks of Gaussians: KL divergence and the expected log of a site."""
+"""What variational inference asks of Gaussians: KL divergence and the expected log of a factor."""
 
 from typing import NamedTuple
 

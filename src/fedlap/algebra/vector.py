@@ -87,7 +87,7 @@ class Vector(Linear):
 
     @property
     def rows(self):
-        """Of vectors stacked on axis 0, such as `state.clients.site.v`, a row each: [K, P]."""
+        """Of vectors stacked on axis 0, such as `state.clients.factor.v`, a row each: [K, P]."""
         return jax.vmap(lambda vector: vector.flat)(self)
 
     @property

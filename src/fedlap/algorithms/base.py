@@ -1,11 +1,12 @@
 """The three lines every method is made of, and all that they may ask for.
 
     client_update   q_k ← argmin_q  ℓ_k + t_k + D(q, q_g)     on client k
-    site_update     t_k ← t_k + ρ (q_k − q_g)                 on client k, remembered there
+    factor_update     t_k ← t_k + ρ (q_k − q_g)                 on client k, remembered there
     server_update   q_g ← p_0 + Σ_k t_k                       on the server
 
-ADMM's dual variable and Bayes' site are the same slot, t. Between the lines stands `contribution`: the term of
-client k in the server's sum, which is exactly what leaves the client; `broadcast` is what leaves the server.
+ADMM's dual variable and Bayes' factor, which the literature calls a site, are the same slot, t. Between the lines
+stands `contribution`: the term of client k in the server's sum, which is exactly what leaves the client; `broadcast`
+is what leaves the server.
 
 How to read an algorithm: the letter before the dot is the paper's subscript, the letter after it the paper's
 symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n` is N_k.
@@ -20,13 +21,13 @@ from fedlap.algebra.soft_labels import SoftLabels
 from fedlap.algebra.vector import Vector
 
 G = TypeVar("G")  # global: what the server knows
-T = TypeVar("T")  # site, or dual: what a client remembers between rounds
+T = TypeVar("T")  # factor, or dual: what a client remembers between rounds
 Q = TypeVar("Q")  # local: what a client has just fitted
 C = TypeVar("C")  # contribution: what a client sends, its term under the server's Σ_k
 
 
 class Nothing(NamedTuple):
-    """The site of a method that remembers nothing."""
+    """The factor of a method that remembers nothing."""
 
 
 class Point(NamedTuple):
@@ -35,7 +36,7 @@ class Point(NamedTuple):
     w: Vector
 
 
-class Weighted(NamedTuple):
+class Counted(NamedTuple):
     """A weight vector and the number of examples behind it."""
 
     w: Vector
@@ -56,7 +57,7 @@ class Gaussian(NamedTuple):
 
 
 class DampedGaussian(NamedTuple):
-    """N(w, S⁻¹), and the precision that S will have when damped sites have reached what they move to."""
+    """N(w, S⁻¹), and the precision that S will have when damped factors have reached what they move to."""
 
     w: Vector
     S: Any
@@ -70,14 +71,14 @@ class Laplace(NamedTuple):
     H: Any
 
 
-class Site(NamedTuple):
+class Factor(NamedTuple):
     """log t(w) = vᵀw − ½wᵀVw."""
 
     v: Vector
     V: Any
 
 
-class DampedSite(NamedTuple):
+class DampedFactor(NamedTuple):
     """The same, moved by ρ a round from nothing: by now it has reached the part 1 − Π(1 − ρ) of what it moves to."""
 
     v: Vector
@@ -143,7 +144,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     def client_update(self, g: G, t: T, k: Client) -> Q: ...
 
     @abstractmethod
-    def site_update(self, g: G, t: T, q: Q, k: Client) -> T: ...
+    def factor_update(self, g: G, t: T, q: Q, k: Client) -> T: ...
 
     @abstractmethod
     def contribution(self, t: T, q: Q, k: Client) -> C: ...

@@ -2,11 +2,11 @@
 
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import square
-from fedlap.algorithms.base import Algorithm, Gaussian, Laplace, Site, algorithm
+from fedlap.algorithms.base import Algorithm, Factor, Gaussian, Laplace, algorithm
 
 
 @algorithm
-class BCM(Algorithm[Gaussian, Site, Laplace, Site]):
+class BCM(Algorithm[Gaussian, Factor, Laplace, Factor]):
     """
     w_k ← argmin_w  ℓ_k(w) + ½δ‖w‖²,    S_k = H_k(w_k) + δI        Laplace's p_k
     v_k ← S_k w_k,                      V_k ← S_k − δI = H_k       t_k = p_k / p_0
@@ -19,7 +19,7 @@ class BCM(Algorithm[Gaussian, Site, Laplace, Site]):
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
-        return Gaussian(s.zeros, self.delta + nothing), Site(s.zeros, nothing)
+        return Gaussian(s.zeros, self.delta + nothing), Factor(s.zeros, nothing)
 
     def broadcast(self, g):
         return g._replace(S=None)
@@ -29,8 +29,8 @@ class BCM(Algorithm[Gaussian, Site, Laplace, Site]):
         w = k.argmin(lambda w, k: k.loss(w) + prior(w), k.start)
         return Laplace(w, k.hessian(w, self.covariance))
 
-    def site_update(self, g, t, q, k):
-        return Site((q.H + self.delta) @ q.w, q.H)
+    def factor_update(self, g, t, q, k):
+        return Factor((q.H + self.delta) @ q.w, q.H)
 
     def contribution(self, t, q, k):
         return t

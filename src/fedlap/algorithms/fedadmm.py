@@ -26,7 +26,7 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
         multiplier = fold(linear(t.v) + self.alpha / 2 * square(around=g.w))
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n + multiplier(w), k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return Dual(t.v + self.alpha * (q.w - g.w))
 
     def contribution(self, t, q, k):

@@ -1,10 +1,10 @@
 """FedAvg (McMahan et al., 2017): train locally, average."""
 
-from fedlap.algorithms.base import Algorithm, Nothing, Point, Weighted, algorithm
+from fedlap.algorithms.base import Algorithm, Counted, Nothing, Point, algorithm
 
 
 @algorithm
-class FedAvg(Algorithm[Point, Nothing, Point, Weighted]):
+class FedAvg(Algorithm[Point, Nothing, Point, Counted]):
     """
     w_k ← argmin_w  ℓ̄_k(w)
     w_g ← Σ_k N_k w_k / Σ_k N_k
@@ -18,11 +18,11 @@ class FedAvg(Algorithm[Point, Nothing, Point, Weighted]):
     def client_update(self, g, t, k):
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n, k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return t
 
     def contribution(self, t, q, k):
-        return Weighted(q.w, k.n)
+        return Counted(q.w, k.n)
 
     def server_update(self, g, c, s):
         return Point(s.average(c.w, weights=c.n))

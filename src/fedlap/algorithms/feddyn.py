@@ -43,7 +43,7 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
         multiplier = fold(linear(t.v) + self.step(k) / 2 * square(around=g.w) + self.weight_decay / 2 * square())
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n + multiplier(w), k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return Dual(t.v + self.step(k) * (q.w - g.w))
 
     def contribution(self, t, q, k):

@@ -24,7 +24,7 @@ class FedLap(Algorithm[Point, Dual, Point, Dual]):
         cavity = fold(self.delta * linear(t.v) + self.delta / 2 * square(around=g.w))
         return Point(k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return Dual(t.v + damping(self.rho, k) * (q.w - g.w))
 
     def contribution(self, t, q, k):

@@ -3,11 +3,11 @@
 from fedlap.algebra.damping import ahead, damping, evenly
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algorithms.base import Algorithm, DampedGaussian, DampedSite, Laplace, algorithm
+from fedlap.algorithms.base import Algorithm, DampedFactor, DampedGaussian, Laplace, algorithm
 
 
 @algorithm
-class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
+class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g},   S_k = H_k(w_k) − V_k + S_g
     v_k ← v_k + ρ (S_k w_k − S_g w_g),                                 V_k ← (1 − ρ) V_k + ρ H_k
@@ -26,7 +26,7 @@ class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         prior = self.delta + nothing
-        return DampedGaussian(s.zeros, prior, prior), DampedSite(s.zeros, nothing, s.zero)
+        return DampedGaussian(s.zeros, prior, prior), DampedFactor(s.zeros, nothing, s.zero)
 
     def broadcast(self, g):
         return g._replace(ahead=None)
@@ -36,11 +36,11 @@ class FedLapCov(Algorithm[DampedGaussian, DampedSite, Laplace, DampedSite]):
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start)
         return Laplace(w, k.hessian(w, self.covariance))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         # Without S_k itself: where S_g is large, S_k − S_g would lose V_k to rounding, and with it its sign.
         rho = damping(self.rho, k)
         v = t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w))
-        return DampedSite(v, (1 - rho) * t.V + rho * q.H, (1 - rho) * t.reached + rho)
+        return DampedFactor(v, (1 - rho) * t.V + rho * q.H, (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t

@@ -21,7 +21,7 @@ class LabelledGaussian(NamedTuple):
     ahead: Any  # with them, and without the lag of damping
 
 
-class LabelledSite(NamedTuple):
+class LabelledFactor(NamedTuple):
     """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
 
     v: Vector
@@ -31,7 +31,7 @@ class LabelledSite(NamedTuple):
 
 
 @algorithm
-class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledSite]):
+class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, LabelledFactor]):
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
                     − Σ_{M_k} τ_i ℓ(ŷ_i, w) + Σ_k' Σ_{M_k'} τ_i ℓ(ŷ_{i,g}, w)
@@ -51,7 +51,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
         nothing = 0.0 * s.identity(self.covariance)
         prior = self.delta + nothing
         g = LabelledGaussian(s.zeros, prior, s.zeros, s.gather(s.unlabelled).mass, prior, prior)
-        return g, LabelledSite(s.zeros, nothing, s.unlabelled, s.zero)
+        return g, LabelledFactor(s.zeros, nothing, s.unlabelled, s.zero)
 
     def broadcast(self, g):
         return g._replace(m=None, precision=None, ahead=None)
@@ -63,10 +63,10 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledSite, Laplace, LabelledS
         H = k.hessian(w, self.covariance) - self.tau * k.memory_hessian(w, self.covariance)
         return Laplace(w, H.positive_part())
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         rho = damping(self.rho, k)
         v = t.v + rho * ((q.H - t.V) @ q.w + g.S @ (q.w - g.w))  # without S_k, as in FedLap-Cov
-        return LabelledSite(v, (1 - rho) * t.V + rho * q.H, k.soften(q.w), (1 - rho) * t.reached + rho)
+        return LabelledFactor(v, (1 - rho) * t.V + rho * q.H, k.soften(q.w), (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t

@@ -50,7 +50,7 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
         y = k.everyone(g.w, g.mass) - k.own(t.y)
         return Point(k.argmin(lambda w, k: k.loss(w) + cavity(w) + self.tau * k.distil(w, y), k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return LabelledDual(t.v + damping(self.rho, k) * (q.w - g.w), k.soften(q.w))
 
     def contribution(self, t, q, k):

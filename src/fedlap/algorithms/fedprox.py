@@ -2,11 +2,11 @@
 
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import square
-from fedlap.algorithms.base import Algorithm, Nothing, Point, Weighted, algorithm
+from fedlap.algorithms.base import Algorithm, Counted, Nothing, Point, algorithm
 
 
 @algorithm
-class FedProx(Algorithm[Point, Nothing, Point, Weighted]):
+class FedProx(Algorithm[Point, Nothing, Point, Counted]):
     """
     w_k ← argmin_w  ℓ̄_k(w) + ½α‖w − w_g‖²
     w_g ← Σ_k N_k w_k / Σ_k N_k
@@ -22,11 +22,11 @@ class FedProx(Algorithm[Point, Nothing, Point, Weighted]):
         near = self.alpha / 2 * square(around=g.w)
         return Point(k.argmin(lambda w, k: k.loss(w) / k.n + near(w), k.start))
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         return t
 
     def contribution(self, t, q, k):
-        return Weighted(q.w, k.n)
+        return Counted(q.w, k.n)
 
     def server_update(self, g, c, s):
         return Point(s.average(c.w, weights=c.n))

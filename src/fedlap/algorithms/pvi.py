@@ -3,11 +3,11 @@
 from fedlap.algebra.damping import ahead, damping, evenly
 from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.algebra.hyperparameters import hyper
-from fedlap.algorithms.base import Algorithm, DampedGaussian, DampedSite, Gaussian, algorithm
+from fedlap.algorithms.base import Algorithm, DampedFactor, DampedGaussian, Gaussian, algorithm
 
 
 @algorithm
-class PVI(Algorithm[DampedGaussian, DampedSite, Gaussian, DampedSite]):
+class PVI(Algorithm[DampedGaussian, DampedFactor, Gaussian, DampedFactor]):
     """
     q_k     ← argmin_q  E_q[ℓ_k(w)] + E_q[log t_k] + KL(q ‖ q_g)
     log t_k ← log t_k + ρ (log q_k − log q_g)
@@ -21,7 +21,7 @@ class PVI(Algorithm[DampedGaussian, DampedSite, Gaussian, DampedSite]):
     def init(self, s, start):
         nothing = 0.0 * s.identity("diagonal")
         prior = self.delta + nothing
-        return DampedGaussian(s.zeros, prior, prior), DampedSite(s.zeros, nothing, s.zero)
+        return DampedGaussian(s.zeros, prior, prior), DampedFactor(s.zeros, nothing, s.zero)
 
     def broadcast(self, g):
         return g._replace(ahead=None)
@@ -34,10 +34,10 @@ class PVI(Algorithm[DampedGaussian, DampedSite, Gaussian, DampedSite]):
         q = k.argmin(objective, LogGaussian.of(k.start, g.S))
         return Gaussian(q.m, q.S)
 
-    def site_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k):
         rho = damping(self.rho, k)
         v, V = t.v + rho * (q.S @ q.w - g.S @ g.w), t.V + rho * (q.S - g.S)
-        return DampedSite(v, V, (1 - rho) * t.reached + rho)
+        return DampedFactor(v, V, (1 - rho) * t.reached + rho)
 
     def contribution(self, t, q, k):
         return t

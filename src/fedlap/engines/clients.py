@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Clients(tuple):
-    """A ClientState for each client, and `site`, `solver` and `contribution` of all of them, [K, …].
+    """A ClientState for each client, and `factor`, `solver` and `contribution` of all of them, [K, …].
 
     What is stacked is stacked when somebody asks: in a round a client's state is replaced and never copied.
     """
@@ -14,8 +14,8 @@ class Clients(tuple):
     __slots__ = ()
 
     @property
-    def site(self):
-        return stack(client.site for client in self)
+    def factor(self):
+        return stack(client.factor for client in self)
 
     @property
     def solver(self):

@@ -13,7 +13,7 @@ from fedlap.solvers import Problem
 class ClientState(NamedTuple):
     """All that survives a round on one client, and the last it has sent."""
 
-    site: Any
+    factor: Any
     solver: Any
     contribution: Any
 
@@ -24,7 +24,7 @@ class State(NamedTuple):
     round: int  # on the host, so that asking for it does not wait for the device
     server: Any
     start: Vector
-    clients: Any  # site, solver and contribution of every client, [K, …]: a ClientState, stacked, or Clients
+    clients: Any  # factor, solver and contribution of every client, [K, …]: a ClientState, stacked, or Clients
 
 
 class Method(NamedTuple):
@@ -44,8 +44,8 @@ def client_round(setup, told, client, shard, batches, moment):
         problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
         return setup.method.solver.minimise(problem, state)
 
-    q, solver = answered(lambda argmin: _update(algorithm, told, client.site, k, argmin), solve, client.solver)
-    t = algorithm.site_update(told, client.site, q, k)
+    q, solver = answered(lambda argmin: _update(algorithm, told, client.factor, k, argmin), solve, client.solver)
+    t = algorithm.factor_update(told, client.factor, q, k)
     return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
@@ -85,8 +85,8 @@ def answered(update, answer, memory):
     return update(argmin), memories[-1]
 
 
-def _update(algorithm, told, site, k, argmin):
-    return algorithm.client_update(told, site, k._replace(argmin=argmin))
+def _update(algorithm, told, factor, k, argmin):
+    return algorithm.client_update(told, factor, k._replace(argmin=argmin))
 
 
 def _stay(objective, start, before):

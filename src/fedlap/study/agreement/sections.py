@@ -26,7 +26,7 @@ class General:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSection:
     """The section [network]."""
 
     address: str = DEFAULT_ADDRESS
@@ -70,9 +70,9 @@ def check_address(name, address):
         raise ConfigError(f"{name} is {address!r}; expected a port from 1 to {LAST_PORT}, such as {DEFAULT_ADDRESS!r}")
 
 
-def parse_network(table, count) -> Network:
+def parse_network(table, count) -> NetworkSection:
     """`count` is the number of members, which a quorum cannot exceed."""
-    network = _section(Network, table, "network")
+    network = _section(NetworkSection, table, "network")
     check_address("network.address", network.address)
     _whole("network.quorum", network.quorum, 0)
     if network.quorum > count:
