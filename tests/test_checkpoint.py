@@ -232,7 +232,7 @@ def test_arrays_that_do_not_fit_are_named(saved):
     for words, change in changes.items():
         path.write_bytes(good)
         rewrite(path, change)
-        with pytest.raises(fedlap.DataError, match=rf"run\.npz.*site.*{words}.*expected float64 \(3"):
+        with pytest.raises(fedlap.DataError, match=rf"run\.npz.*factor.*{words}.*expected float64 \(3"):
             resume(path)
 
 
