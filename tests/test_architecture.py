@@ -1,9 +1,13 @@
 """The shape of the package: who may import whom, and what an algorithm file may contain."""
 
 import ast
+import inspect
 import subprocess
 import sys
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -146,10 +150,26 @@ def test_editors_see_the_names_that_are_imported_when_used():
     assert seen == {**fedlap._HOME, "data": ""} and sorted(seen) == sorted(fedlap.__all__)
 
 
-def test_every_public_name_exists_and_is_documented():
-    for name in fedlap.__all__:
-        thing = getattr(fedlap, name)
-        assert thing.__doc__, name
+def written(thing):
+    """The docstring that stands in the source: Python writes one of its own for dataclasses and named tuples."""
+    if isinstance(thing, ModuleType):
+        return thing.__doc__
+    source = type(thing) if not isinstance(thing, (type, FunctionType)) else thing
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(source)))).body
+    return ast.get_docstring(node)
+
+
+@pytest.mark.parametrize("name", fedlap.__all__)
+def test_every_public_name_is_documented(name):
+    assert written(getattr(fedlap, name)), name
+
+
+def test_a_docstring_that_python_wrote_is_none():
+    @dataclass
+    class Bare:
+        number: int
+
+    assert Bare.__doc__ and not written(Bare)
 
 
 def test_the_core_takes_few_arguments():
@@ -169,3 +189,10 @@ def test_modules_stay_small():
 def test_files_of_tests_stay_small():
     long = {p.name: n for p in Path(__file__).parent.glob("*.py") if (n := len(p.read_text().splitlines())) > 500}
     assert not long
+
+
+def test_what_tests_share_is_in_modules_of_its_own():
+    """A test module or conftest that others import is run twice, and hides what depends on what."""
+    for path in Path(__file__).parent.glob("*.py"):
+        names = [name for name in imported(path) if name.startswith("test_") or name == "conftest"]
+        assert not names, f"{path.name} imports {names}"

@@ -32,10 +32,9 @@ from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted
 from fedlap.study.agreement import contract, sections
 from fedlap.study.table import columns
+from methods import HYPER, eventful, finish
 from studies import study
-from test_checkpoint import run
-from test_conformance import HYPER, finish
-from test_study_model import POOLED, SETTINGS, model, weights  # noqa: F401 (a fixture)
+from study_models import SETTINGS, save_model, weights
 
 EXTRA = "one_more"
 
@@ -151,11 +150,16 @@ def grow_a_study(monkeypatch, kind):
         monkeypatch.setitem(makers, name, grown(makers[name]))
 
 
+@pytest.fixture
+def model(tmp_path):
+    return save_model(tmp_path)
+
+
 STUDIES = ("algorithm", "solver", "server_solver", "model", "study", "Column", "Target")
 
 
 @pytest.mark.parametrize("kind", STUDIES)
-def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):  # noqa: F811
+def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):
     before = study().digest
     grow_a_study(monkeypatch, kind)
     assert study().digest == before
@@ -166,7 +170,7 @@ def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind
     assert fitted.load(model).study.digest == SETTINGS.digest
 
 
-def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):  # noqa: F811
+def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
     card = json.loads((model / "card.json").read_text())
     card |= {"format": 1, "digest": hashlib.sha256(json.dumps(card["study"], sort_keys=True).encode()).hexdigest()}
     (model / "card.json").write_text(json.dumps(card))
@@ -183,7 +187,7 @@ def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
 def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     """All parts of a run at once."""
     path = tmp_path / "run.npz"
-    begun = run(likelihood=likelihood.categorical)
+    begun = eventful(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
     monkeypatch.setattr(ready, "Flatten", longer["Flatten"])
@@ -193,18 +197,18 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))
     monkeypatch.setattr("fedlap.run.simulation.GaussNewton", grown(curvature.GaussNewton))
     likely = grown(likelihood.Categorical)()
-    mine = run(likelihood=likely)
+    mine = eventful(likelihood=likely)
     parts = (mine.algorithm, mine.solver, mine.server_solver, mine.setup.task.likelihood, mine.setup.task.curvature)
     assert all(getattr(part, EXTRA) == 0.0 for part in (*parts, *mine.setup.task.model.layers))
     assert mine.describe() == before
-    assert run(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
+    assert eventful(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
     resumed = finish(mine, 2, checkpoint=path, resume=True)
     assert len(first.nll) == 1 and np.array_equal(resumed.nll, whole.nll)
 
 
 def test_one_more_argument_is_the_same_grid(monkeypatch):
     def grid():
-        drawn = run().federation
+        drawn = eventful().federation
         pair = (ALGORITHMS["fedlap"](delta=0.5), fedlap.adam(epochs=1, batch=6))
         return Grid.of([pair], [drawn], fedlap.logistic(), seeds=[0], watches=[{}]).describe()
 

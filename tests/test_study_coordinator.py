@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sites
-from conftest import same_bits
+from closeness import same_bits
 from fedlap.engines.setup import draw_batches
 from fedlap.errors import DataError
 from fedlap.study.protocol import coordinator as coordinating

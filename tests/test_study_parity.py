@@ -6,7 +6,7 @@ import pytest
 
 import fedlap
 import sites
-from conftest import same_bits
+from closeness import same_bits
 from fedlap.algorithms import ALGORITHMS
 
 MLP = fedlap.mlp(hidden=(3,))
