@@ -236,7 +236,7 @@ class Coordinator:
         memory = None
         if "memory/inputs" in setup:
             memory = MemoryPoints(*(setup[f"memory/{name}"] for name in MemoryPoints._fields))
-        return self.terms.begin(setup["sizes"], memory)
+        return self.terms.server_start(setup["sizes"], memory)
 
     def _save(self, header, arrays, server, contributions):
         setup = {name: array for name, array in arrays.items() if name.startswith("setup/")}

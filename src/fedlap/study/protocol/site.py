@@ -61,7 +61,7 @@ class Site:
 
     def __init__(self, terms: Terms, member: str, records: Records, folder, log=lambda words: None):
         self.terms, self.member, self.records, self.folder, self.log = terms, member, records, Path(folder), log
-        self._ready = None  # (run, Fixed, Rows): built once a run, from the store
+        self._ready = None  # (run, Start, Rows): built once a run, from the store
 
     @property
     def audit_log(self):
@@ -157,10 +157,10 @@ class Site:
         client = fixed.first.clients
         if base is not None:
             client = self._stored(store, base, fixed, request.accepted)
-        k, batches = fixed.batches(self.member, request.round)
+        batches = self.terms.batches(self.member, len(rows.labels), request.round)
         start = fixed.first.start if request.round == 0 else told.w
         moment = Moment(request.round, start, fixed.setup.key)
-        client = ClientState(*run_client(fixed.setup, told, client, k, batches, moment))
+        client = ClientState(*run_client(fixed.setup, told, client, 0, batches, moment))
         facts = {"metrics": self._metrics(fixed, rows, told.w)}
         store.save(request.round, request.accepted, request.digest, {"facts": facts}, pack(client))
 
@@ -206,7 +206,8 @@ class Site:
             if "memory/inputs" in arrays:
                 memory = MemoryPoints(*(arrays[f"memory/{name}"] for name in MemoryPoints._fields))
             rows = self._encode(_without(arrays, "memory/", "sizes"))
-            self._ready = request.run, self.terms.begin(arrays["sizes"], memory, self.member, rows), rows
+            start = self.terms.site_start(self.member, rows, arrays["sizes"], memory)
+            self._ready = request.run, start, rows
         return self._ready[1:]
 
     def explain(self):
@@ -224,7 +225,8 @@ class Site:
                 np.arange(count * members, dtype=np.int32).reshape(members, count),
                 np.ones((members, count)),
             )
-        fixed = self.terms.begin([len(rows.labels)] * len(self.terms.members), memory, self.member, rows)
+        sizes = np.full(len(self.terms.members), len(rows.labels))
+        fixed = self.terms.site_start(self.member, rows, sizes, memory)
         steps.append(("every round", pack(fixed.first.clients.contribution)))
         steps.append(("every round, about the rows held back", {n: np.zeros(()) for n in ("rows", "correct", "nll")}))
         return [Step(when, name, a.shape, a.nbytes) for when, arrays in steps for name, a in arrays.items()]

@@ -15,8 +15,9 @@ from fedlap.study.table.cells import LARGEST
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
 NEGLIGIBLE = 1e-13
-# Every party makes room for the rows of all: one member's false number of rows must not exhaust the others' memory.
-MOST_NUMBERS = 2**29  # of all members' rows, each padded to the longest
+# A site pads its row numbers to as many as the largest member has, and a solver without minibatches computes over as
+# many rows: one member's false number of rows must not exhaust the others' memory.
+MOST_NUMBERS = 2**29  # of one member's rows
 BESIDE_INPUTS = 16  # numbers that a row takes in the lists of rows and of minibatches
 
 
@@ -46,9 +47,9 @@ def features(study) -> tuple[str, ...]:
     return tuple(names)
 
 
-def most_rows(features: int, members: int) -> int:
-    """How many rows each member may train on."""
-    return MOST_NUMBERS // (members * (features + BESIDE_INPUTS))
+def most_rows(features: int) -> int:
+    """How many rows a member may train on, however many members there are."""
+    return MOST_NUMBERS // (features + BESIDE_INPUTS)
 
 
 def statistics(study, train) -> dict[str, np.ndarray]:
@@ -79,9 +80,9 @@ def checked_statistics(study, who, given) -> dict[str, np.ndarray]:
     rows, counts, sums, squares = (given[name] for name in shapes)
     if rows < study.minimum_rows or rows % 1:
         raise DataError(f"{who}: {rows:g} training rows; expected at least {study.minimum_rows} (minimum_rows)")
-    most = most_rows(len(features(study)), len(study.members))
+    most = most_rows(len(features(study)))
     if rows > most:
-        raise DataError(f"{who}: {rows:g} training rows; expected at most {most} in a study of this size")
+        raise DataError(f"{who}: {rows:g} training rows; expected at most {most}, with this many inputs")
     for column, count, total, square in zip(columns, counts, sums, squares, strict=True):
         if count % 1 or not 0 <= count <= rows:
             raise DataError(f"{who}, column {column}: {count:g} values in {rows:g} rows; expected at most one a row")
