@@ -12,6 +12,7 @@ from fedlap.study.protocol.coordinator import Coordinator, Policy
 from fedlap.study.protocol.messages import Reply, Request, decode, encode
 from fedlap.study.protocol.site import Site
 from fedlap.study.protocol.terms import Rows, Terms
+from fedlap.study.table.encoding import Statistics
 
 NAMES = ("ash", "birch", "cedar")
 SIZES = (7, 12, 9)
@@ -40,8 +41,8 @@ def make_algorithm(name):
 
 def make_terms(algorithm, model=None, rounds=3, digest="d" * 64, solver=SOLVER):
     model = model or fedlap.logistic()
-    common = {"seed": SEED, "rounds": rounds, "classes": CLASSES, "features": FEATURES, "share_points": True}
-    return Terms(digest, NAMES, model, Method(algorithm, solver, SERVER_SOLVER), **common)
+    common = {"seed": SEED, "rounds": rounds, "classes": CLASSES, "features": FEATURES, "numbers": 0}
+    return Terms(digest, NAMES, model, Method(algorithm, solver, SERVER_SOLVER), **common, share_points=True)
 
 
 def make_simulation(terms, engine="sequential", federation=FEDERATION):
@@ -66,10 +67,7 @@ class FederationRecords:
         self.k, self.data, self.federation = NAMES.index(name), data, federation
 
     def statistics(self):
-        return {"rows": np.array(float(self.federation.sizes[self.k]))}
-
-    def pool(self, statistics):
-        return {}
+        return Statistics(np.array(float(self.federation.sizes[self.k])), *(np.zeros(0),) * 3)
 
     def encode(self, pooled):
         test = self.federation.test_inputs[self.k :: 3], self.federation.test_labels[self.k :: 3]
@@ -113,4 +111,4 @@ class Loopback:
 def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None):
     policy = Policy(quorum, deadline=0.01, retries=0)
     transport = transport or Loopback(terms, folder)
-    return Coordinator(terms, lambda statistics: {}, policy, transport, folder / "server", tell)
+    return Coordinator(terms, lambda name, statistics: None, policy, transport, folder / "server", tell)

@@ -28,8 +28,8 @@ from fedlap.flower.gate import LARGEST
 from fedlap.study import model as fitted
 from fedlap.study.agreement import example, keys, scaffold
 from fedlap.study.protocol.audit import verify
+from fedlap.study.protocol.checkpoint import read_progress
 from fedlap.study.protocol.messages import Reply, digest, pack
-from fedlap.study.protocol.store import read
 
 ROUNDS = 5
 
@@ -247,7 +247,7 @@ def test_a_server_that_has_moved_does_not_start_without_a_new_certificate(elsewh
 
 def rounds_done(study):
     path = study.folder / "state" / "run" / "checkpoint.npz"
-    return read(path)[0]["round"] if path.exists() else 0
+    return read_progress(path).round if path.exists() else 0
 
 
 def wait_for_round(study, processes, round):

@@ -28,7 +28,7 @@ def test_sites_and_simulation_agree_in_every_bit(name, model, tmp_path):
     for leaf in jax.tree.leaves(outcome.server.w):
         assert np.abs(leaf).max() > 0
     rounds = 1 if ALGORITHMS[name].one_shot else 3
-    assert [entry["round"] for entry in outcome.history] == list(range(1, rounds + 1))
+    assert [report.round for report in outcome.history] == list(range(1, rounds + 1))
 
 
 LOPSIDED = sites.make_federation((5, 333, 41))
@@ -90,11 +90,11 @@ def test_the_history_has_the_metrics_of_the_model_after_each_round(tmp_path):
     history = sites.make_coordinator(terms, tmp_path).run().history
     run = sites.make_simulation(terms)
     state = run.init()
-    for entry in history:
+    for report in history:
         state = run.step(state)
-        accuracy, nll = run.evaluate(state)
-        assert entry["test_rows"] == len(sites.FEDERATION.test_labels)
-        np.testing.assert_allclose((entry["accuracy"], entry["nll"]), (accuracy, nll), rtol=1e-10)
+        rows, *found = report.score
+        assert rows == len(sites.FEDERATION.test_labels)
+        np.testing.assert_allclose(found, run.evaluate(state), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name, numbers, more", [("fedlap", 1, 0), ("fedlap_cov", 2, 1)])

@@ -16,6 +16,7 @@ from fedlap.study import model as fitted
 from fedlap.study.agreement import example, scaffold
 from fedlap.study.protocol.messages import digest, pack
 from fedlap.study.protocol.records import FileRecords
+from fedlap.study.table.encoding import pool
 
 START = 120  # seconds a process may take to start on a slow machine
 ROUND = 60  # seconds for a round of the demo
@@ -87,12 +88,11 @@ def start_run(processes, study):
 def simulated(study, files):
     """The same study as a simulation of one client at a time: its last state."""
     records = {member.name: FileRecords(study, member.name, files[member.name]) for member in study.members}
-    statistics = [each.statistics() for each in records.values()]
-    pooled = next(iter(records.values())).pool(statistics)
-    rows = [each.encode(pooled) for each in records.values()]
+    pooled = pool(site.statistics() for site in records.values())
+    rows = [site.encode(pooled) for site in records.values()]
     federation = Federation.from_arrays(
-        clients=[(each.inputs, each.labels) for each in rows],
-        test=tuple(np.concatenate([each[place] for each in rows]) for place in (2, 3)),
+        clients=[(site.inputs, site.labels) for site in rows],
+        test=tuple(np.concatenate([site[place] for site in rows]) for place in (2, 3)),
         names=list(records),
         classes=len(study.target.classes),
     )

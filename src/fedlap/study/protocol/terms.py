@@ -21,7 +21,7 @@ from fedlap.errors import ConfigError
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import as_model
-from fedlap.study.table.encoding import features, most_rows
+from fedlap.study.table.encoding import features, most_rows, numbers
 
 
 class Rows(NamedTuple):
@@ -51,7 +51,8 @@ class Terms:
     seed: int
     rounds: int
     classes: int
-    features: int
+    features: int  # of the model's inputs
+    numbers: int  # of the number columns among them
     share_points: bool = False
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Terms:
             rounds=study.rounds,
             classes=len(study.target.classes),
             features=len(features(study)),
+            numbers=len(numbers(study)),
             share_points=study.share_points,
         )
 
