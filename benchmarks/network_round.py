@@ -45,8 +45,8 @@ def main(rounds):
     with tempfile.TemporaryDirectory(prefix="fedlap-benchmark-") as name:
         folder = Path(name)
         prepare(folder / "flower")
-        text = example.study_text(members=MEMBERS, rounds=rounds, address=f"127.0.0.1:{free_port()}")
-        study, files = scaffold.new(folder / "heart", text), example.write_hospitals(folder / "data")
+        text = example.example_study(members=MEMBERS, rounds=rounds, address=f"127.0.0.1:{free_port()}")
+        study, files = scaffold.new_study(folder / "heart", text), example.example_files(folder / "data")
         with Processes(folder / "logs") as processes:
             demo.start_server(processes, study)
             for member in MEMBERS:

@@ -60,7 +60,7 @@ def settings(algorithm):
 
 def make(folder, rounds, algorithm, **options):
     """The study's folder, its keys, and the four hospitals' files."""
-    text = example.study_text(
+    text = example.example_study(
         name=folder.name,
         rounds=rounds,
         algorithm=settings(algorithm),
@@ -68,8 +68,8 @@ def make(folder, rounds, algorithm, **options):
         address=f"127.0.0.1:{free_port()}",
         **options,
     )
-    study = scaffold.new(folder, text)
-    return study, example.write_hospitals(folder / "data")
+    study = scaffold.new_study(folder, text)
+    return study, example.example_files(folder / "data")
 
 
 def start_server(processes, study, name="server"):

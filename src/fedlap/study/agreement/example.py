@@ -1,11 +1,13 @@
 """The four bundled hospitals as a study: their files as a hospital would keep them, and the study that fits these."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedlap.data.heart import CENTRES
 from fedlap.data.tables import MISSING, read_table
-from fedlap.study.agreement.template import render
+from fedlap.study.agreement.template import study_text
 from fedlap.study.table.columns import Column, Target
 
 # For each column the publisher's position and, for a category, the word for each of the publisher's codes.
@@ -48,12 +50,12 @@ COLUMNS = (
 TARGET = Target("diagnosis", ("healthy", "ill"))
 
 
-def study_text(members=CENTRES, name="heart", **options):
-    """study.toml for the four hospitals; options are those of `template.render`."""
-    return render(name, members, COLUMNS, TARGET, **options)
+def example_study(members: Sequence[str] = CENTRES, name: str = "heart", **options: Any) -> str:
+    """study.toml for the four hospitals; options are those of `study_text`."""
+    return study_text(name, members, COLUMNS, TARGET, **options)
 
 
-def write_hospitals(folder) -> dict[str, Path]:
+def example_files(folder: str | Path) -> dict[str, Path]:
     """One CSV a hospital, with all its patients; a value that was not recorded is an empty cell."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ class FileRecords:
 
     def __init__(self, study: Any, member: str, path: str | Path):
         self.study, self.member = study, member
-        self.checked = table.check(study, path)
+        self.checked = table.check_file(study, path)
         self.train, self.test = self.checked.split(study, member)
         self.statistics()  # what may not leave this site is found before anyone is connected to
 
