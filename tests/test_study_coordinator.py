@@ -81,7 +81,7 @@ def test_below_the_quorum_the_run_waits_and_says_so(tmp_path, undisturbed):
         return data
 
     outcome, events, _ = run(tmp_path, fault)
-    said = [event.words for event in events if event.kind == "waiting"]
+    said = [event.note for event in events if event.kind == "waiting"]
     assert said == ["1 of at least 3 members have answered; still waiting"] * 3
     assert same_bits(outcome.server, undisturbed.server)
 
@@ -96,7 +96,7 @@ def test_nothing_begins_without_everyones_statistics(tmp_path):
         return data
 
     _, events, _ = run(tmp_path, fault, quorum=1)
-    assert any(event.words == "cannot begin without cedar" for event in events)
+    assert any(event.note == "cannot begin without cedar" for event in events)
     assert "begin" not in attempts[:3]
 
 
@@ -152,8 +152,8 @@ def test_a_bad_contribution_is_named_and_left_out_of_that_round(kind, tmp_path):
     in_a_word = "refused" if kind == "a refusal" else "sent what could not be used"
     assert outcome.history[1].left_out == {"cedar": in_a_word}
     (refused,) = [event for event in events if event.kind == "refused"]
-    assert refused.member == "cedar" and re.search(words, refused.words), refused.words
-    assert refused.words.isprintable()
+    assert refused.member == "cedar" and re.search(words, refused.note), refused.note
+    assert refused.note.isprintable()
 
 
 def test_a_reply_of_an_earlier_round_is_no_reply_to_this_one(tmp_path):
@@ -246,7 +246,7 @@ def test_a_site_that_has_lost_its_state_is_left_out_in_words(tmp_path):
         return data
 
     outcome, events, _ = run(tmp_path, lose, quorum=2)
-    words = [event.words for event in events if event.kind == "refused"]
+    words = [event.note for event in events if event.kind == "refused"]
     assert words == [f"ash refuses: {Reason.GAP}"] * 2
     assert [report.left_out for report in outcome.history] == [{}, {"ash": "refused"}, {"ash": "refused"}]
     assert str(tmp_path) not in json.dumps([report.as_dict() for report in outcome.history])
@@ -266,7 +266,7 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path):
         events = []
         tell = lambda event: (events.append(event), stop(event))
         sites.make_coordinator(TERMS, tmp_path, transport, 3, tell).run()
-    assert "not those that the run began with" in next(event.words for event in events if event.kind == "refused")
+    assert "not those that the run began with" in next(event.note for event in events if event.kind == "refused")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_members_with_another_version_cannot_begin(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         sites.make_coordinator(TERMS, tmp_path, tell=stop).run()
-    assert "ash has precision float64, the server float32; expected the same" in [event.words for event in events]
+    assert "ash has precision float64, the server float32; expected the same" in [event.note for event in events]
 
 
 def test_a_checkpoint_of_another_study_is_refused(tmp_path):

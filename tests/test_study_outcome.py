@@ -87,5 +87,5 @@ def test_statistics_that_cannot_be_are_refused_and_nothing_begins(change, words,
 
     with pytest.raises(KeyboardInterrupt):
         Coordinator.of(study, Files(study, files, damage), tell=tell).run()
-    assert [words in event.words for event in events if event.kind == "refused"] == [True]
-    assert events[-1].words == "cannot begin without south"
+    assert [words in event.note for event in events if event.kind == "refused"] == [True]
+    assert events[-1].note == "cannot begin without south"

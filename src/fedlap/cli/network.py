@@ -65,8 +65,8 @@ def node(
     records = site.records
     typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
     if explain:
-        for words in encoding.warnings(study, records.train):
-            typer.echo(words)
+        for line in encoding.warnings(study, records.train):
+            typer.echo(line)
         return _explain(site)
     from fedlap.flower.node import serve
 
@@ -75,7 +75,8 @@ def node(
     serve(study, site, folder, key or member.private_key, typer.echo, patience)
 
 
-def _explain(site):
+def _explain(site) -> None:
+    """Show what a site would send, as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -84,12 +85,12 @@ def _explain(site):
     table = Table(title=f"what {site.member} would send")
     for head in ("when", "name", "shape", "bytes"):
         table.add_column(head, no_wrap=head in ("shape", "bytes"))
-    steps = site.explain()
-    for step in steps:
-        table.add_row(step.when, step.name, " × ".join(map(str, step.shape)) or "1", f"{step.bytes:,}")
+    sent = site.explain()
+    for item in sent:
+        table.add_row(item.when, item.name, " × ".join(map(str, item.shape)) or "1", f"{item.bytes:,}")
     show(Console(), table, names=2)
-    each = sum(step.bytes for step in steps if step.when.startswith("every"))
-    typer.echo(f"{each:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
+    every_round = sum(item.bytes for item in sent if item.when.startswith("every"))
+    typer.echo(f"{every_round:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
 
 
 def run(

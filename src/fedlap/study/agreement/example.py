@@ -66,11 +66,11 @@ def example_files(folder: str | Path) -> dict[str, Path]:
         with open(paths[hospital], "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(SOURCE)
-            writer.writerows([_cell(patient[place], words) for place, words in SOURCE.values()] for patient in values)
+            writer.writerows([_cell(patient[place], names) for place, names in SOURCE.values()] for patient in values)
     return paths
 
 
-def _cell(text, words):
+def _cell(text: str, names: dict[int, str] | None) -> str:
     if text == MISSING:
         return ""
-    return f"{float(text):g}" if words is None else words[int(float(text))]
+    return f"{float(text):g}" if names is None else names[int(float(text))]

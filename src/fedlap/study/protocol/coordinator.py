@@ -45,7 +45,7 @@ class Event(NamedTuple):
     kind: str  # "asked", "answered", "refused", "waiting", "round", "resumed" or "finished"
     step: str
     member: str = ""
-    words: str = ""
+    note: str = ""
 
 
 class Transport(Protocol):
@@ -143,7 +143,7 @@ class Coordinator:
                     f"{self.checkpoint}: a run of another study.toml, perhaps of this one before it was changed; {cure}"
                 )
             anew = "; --again starts a new run" if progress.finished else ""
-            self.tell(Event("resumed", "resuming", words=f"{progress.round} rounds are done{anew}"))
+            self.tell(Event("resumed", "resuming", note=f"{progress.round} rounds are done{anew}"))
             return progress
         accepted = dict.fromkeys(self.terms.members, BEGINNING)
         progress = Progress(self.terms.digest, secrets.token_hex(8), accepted)
@@ -179,15 +179,15 @@ class Coordinator:
     def _gather(self, kind: str, run: str, record: Any, read: Callable[[str, Reply], Content]) -> dict[str, Content]:
         """What everyone answers to a record; without all members there is nothing to begin with, so it waits."""
         requests = {name: Request(kind, self.terms.digest, run, arrays=pack(record)) for name in self.terms.members}
-        found = {}
-        while len(found) < len(requests):
-            missing = {name: request for name, request in requests.items() if name not in found}
-            found |= self._ask(kind, missing, read)[0]
-            if len(found) < len(requests):
-                names = ", ".join(name for name in requests if name not in found)
-                self.tell(Event("waiting", kind, words=f"cannot begin without {names}"))
+        replies = {}
+        while len(replies) < len(requests):
+            missing = {name: request for name, request in requests.items() if name not in replies}
+            replies |= self._ask(kind, missing, read)[0]
+            if len(replies) < len(requests):
+                names = ", ".join(name for name in requests if name not in replies)
+                self.tell(Event("waiting", kind, note=f"cannot begin without {names}"))
                 time.sleep(self.policy.pause)
-        return found
+        return replies
 
     def _ask(
         self, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Content]
@@ -225,12 +225,12 @@ class Coordinator:
         good, left_out, step = {}, {}, f"round {round + 1}"
         while True:
             missing = {name: request for name, request in requests.items() if name not in good}
-            found, bad = self._ask(step, missing, read)
-            good, left_out = good | found, left_out | bad
+            more, bad = self._ask(step, missing, read)
+            good, left_out = good | more, left_out | bad
             if len(good) >= self.policy.quorum:
                 break
-            words = f"{len(good)} of at least {self.policy.quorum} members have answered; still waiting"
-            self.tell(Event("waiting", step, words=words))
+            note = f"{len(good)} of at least {self.policy.quorum} members have answered; still waiting"
+            self.tell(Event("waiting", step, note=note))
             time.sleep(self.policy.pause)
         contributions = tuple(
             good[name].contribution if name in good else old
@@ -270,5 +270,5 @@ class Coordinator:
         if not history:
             return history
         last = replace(history[-1], score=score(reports))
-        self.tell(Event("round", f"round {last.round}", words=str(last.score)))
+        self.tell(Event("round", f"round {last.round}", note=str(last.score)))
         return *history[:-1], last

@@ -183,9 +183,9 @@ def size(arrays: Arrays) -> int:
 
 def digest(arrays: Arrays, header: dict[str, Any] | None = None) -> str:
     """The sha256 of arrays and a header, which changes with any bit, type, shape or name of them."""
-    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
-        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        total.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()

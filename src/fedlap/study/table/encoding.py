@@ -13,6 +13,7 @@ import numpy as np
 
 from fedlap.errors import DataError
 from fedlap.study.table.cells import LARGEST
+from fedlap.study.table.columns import Column
 from fedlap.study.table.table import Checked
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
@@ -41,12 +42,12 @@ class Pooled(NamedTuple):
     deviations: np.ndarray  # of the population; 1 where the column is constant
 
 
-def numbers(study):
+def numbers(study: Any) -> list[Column]:
     """The number columns, in order."""
     return [column for column in study.columns if column.kind == "number"]
 
 
-def features(study) -> tuple[str, ...]:
+def features(study: Any) -> tuple[str, ...]:
     """The names of the model's inputs: each number, and each category but the first, which is all others being 0."""
     names = []
     for column in study.columns:
@@ -102,7 +103,7 @@ def check_statistics(study: Any, source: str, given: Statistics) -> None:
             raise DataError(f"{source}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
 
 
-def warnings(study, train) -> list[str]:
+def warnings(study: Any, train: Checked) -> list[str]:
     """In words, which categories and classes so few training rows have that contributions may tell of single patients.
 
     They are no reason to refuse: what a category's few rows tell is the member's to judge, and so is merging it.

@@ -1,4 +1,4 @@
-"""A site's file against the study: every cell is checked before anything else happens, and all problems are told."""
+"""A site's table, checked: every cell of its file is held against the study, and all problems are told at once."""
 
 import hashlib
 from dataclasses import dataclass, replace
