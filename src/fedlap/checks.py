@@ -13,11 +13,13 @@ def is_whole(value: object, least: int = 0, most: float = math.inf) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite number; an array of one number is."""
-    if isinstance(value, bool) or not (isinstance(value, Real) or getattr(value, "shape", None) == ()):
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
         return math.isfinite(value)
-    except (TypeError, OverflowError):  # an array of one word, a whole number beyond all floats
+    except OverflowError:  # a whole number beyond all floats
         return False
 
 

@@ -15,8 +15,16 @@ from fedlap.checks import is_number, is_whole
 from fedlap.errors import ConfigError
 
 
-def _same(value: Any) -> Any:
-    return value
+def _tuples(plain: Any) -> Any:
+    """A plain value with tuples for its lists: a static argument must be hashable."""
+    return tuple(_tuples(item) for item in plain) if isinstance(plain, list) else plain
+
+
+def _lists(value: Any) -> Any:
+    """A value with lists for its tuples."""
+    if isinstance(value, dict):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +34,9 @@ class Domain:
     Args:
         expected: what these values are, for the message when there is another one.
         holds: whether a value is one of them.
-        parse: the value that a plain one of TOML or JSON stands for; what it does not know it leaves to `holds`.
-        format: a plain value, which `parse` reads back; it is only given values that `holds` accepts.
+        parse: the value that a plain one of TOML or JSON stands for; if not given, itself, with tuples for its lists.
+            What it does not know it may leave to `holds`.
+        format: a plain value, which `parse` reads back, of a value that `holds` accepts.
 
     >>> odd = Domain("an odd whole number", lambda value: isinstance(value, int) and value % 2 == 1)
     >>> odd.check("window", 4)
@@ -37,8 +46,8 @@ class Domain:
 
     expected: str
     holds: Callable[[Any], bool] = dataclasses.field(repr=False)
-    parse: Callable[[Any], Any] = dataclasses.field(default=_same, repr=False)
-    format: Callable[[Any], Any] = dataclasses.field(default=_same, repr=False)
+    parse: Callable[[Any], Any] = dataclasses.field(default=_tuples, repr=False)
+    format: Callable[[Any], Any] = dataclasses.field(default=_lists, repr=False)
 
     def check(self, what: str, value: Any) -> None:
         """Raise a ConfigError that calls the value `what`, unless it is one of these."""
@@ -67,14 +76,19 @@ def real(expected: str, holds: Callable[[Any], bool]) -> Domain:
 
 def as_real(value: Any) -> Any:
     """A float for a whole number, unless there is none so large."""
-    return float(value) if type(value) is int and is_number(value) else value
+    return float(value) if type(value) is int and is_number(value) else _tuples(value)
 
 
 def choice(*values: Any) -> Domain:
-    """One of these values."""
+    """One of these values; a file may write 1 for 1.0."""
     *first, last = (f'"{value}"' if isinstance(value, str) else repr(value) for value in values)
     expected = f"{', '.join(first)} or {last}" if first else last
-    return Domain(expected, lambda value: any(type(value) is type(one) and value == one for one in values))
+
+    def parse(plain: Any) -> Any:
+        plain = _tuples(plain)
+        return next((one for one in values if plain == one and not isinstance(plain, bool)), plain)
+
+    return Domain(expected, lambda value: any(type(value) is type(one) and value == one for one in values), parse)
 
 
 def optional(domain: Domain) -> Domain:
@@ -87,21 +101,13 @@ def optional(domain: Domain) -> Domain:
     )
 
 
-def _lists(value: Any) -> Any:
-    """A value with lists for its tuples."""
-    if isinstance(value, dict):
-        return {key: _lists(item) for key, item in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 POSITIVE = real("a number above 0", lambda value: value > 0)
 NONNEGATIVE = real("a number, 0 or above", lambda value: value >= 0)
 COUNT = Domain("a whole number above 0", lambda value: is_whole(value, least=1))
 WHOLE = Domain("a whole number, 0 or above", is_whole)
 TRUTH = Domain("true or false", lambda value: isinstance(value, bool))
 STRUCTURE = choice("diagonal", "full")
-# Of an argument whose function checks it by itself.
-ANY = Domain("any value", lambda value: True, lambda plain: tuple(plain) if isinstance(plain, list) else plain, _lists)
+ANY = Domain("any value", lambda value: True)  # of an argument that its function checks by itself
 
 
 class FromRun(enum.Enum):
