@@ -153,8 +153,8 @@ def test_a_one_shot_method_hears_everybody_before_it_ends():
     ("options", "message"),
     [
         ({"solver": fedlap.adam}, r"solver is <class .*expected for example adam\(\)"),
-        ({"solver": fedlap.descent()}, r"solver is Descent\(.*expected for example adam\(\)"),
-        ({"server_solver": fedlap.adam()}, r"server_solver is Adam\(.*expected for example descent\(\)"),
+        ({"solver": fedlap.descent()}, r"solver is descent\(.*expected for example adam\(\)"),
+        ({"server_solver": fedlap.adam()}, r"server_solver is adam\(.*expected for example descent\(\)"),
         ({"hyper": {"rho": lambda k: 0.1}}, r"FedLap: rho is <function .*expected a number in \(0, 1\], evenly"),
         ({"hyper": {"delta": (0.1, 1.0)}}, r"FedLap: delta is \(0.1, 1.0\); expected a number above 0"),
     ],

@@ -19,7 +19,7 @@ from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.pytrees import register
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
-from fedlap.data.by_name import LOADERS, PARTITIONS
+from fedlap.data import LOADERS, PARTITIONS
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
@@ -287,11 +287,11 @@ DEFAULTS = {
     "algorithm fedadmm": "alpha",
     "algorithm feddyn": "alpha, weight_decay=0.0",
     "algorithm bcm": "delta, covariance='diagonal'",
-    "algorithm pvi": "delta, rho=Evenly(), samples=10",
-    "algorithm fedlap": "delta, rho=ByShare()",
-    "algorithm fedlap_cov": "delta, rho=Evenly(), covariance='diagonal'",
-    "algorithm fedlap_func": "delta, tau=1.0, rho=ByShare(), memory=1",
-    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=Evenly(), covariance='diagonal', memory=1",
+    "algorithm pvi": "delta, rho=evenly, samples=10",
+    "algorithm fedlap": "delta, rho=by_share",
+    "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
+    "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
+    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",

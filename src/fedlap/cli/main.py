@@ -114,17 +114,15 @@ def algorithms():
     import inspect
 
     from rich.console import Console
+    from rich.markup import escape
 
+    from fedlap.algebra.hyperparameters import options
     from fedlap.algorithms import ALGORITHMS
 
     console = Console(highlight=False)
     for name, algorithm in ALGORITHMS.items():
-        parameters = [
-            key if p.default is p.empty else f"{key}={_shown(p.default)}"
-            for key, p in inspect.signature(algorithm).parameters.items()
-        ]
         title = inspect.getmodule(algorithm).__doc__.strip().splitlines()[0]
-        console.print(f"\n[bold]{name}[/bold]  {', '.join(parameters)}")
+        console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
         console.print(title, style="dim", markup=False)
         console.print(inspect.cleandoc(algorithm.__doc__), markup=False)
 
@@ -173,12 +171,6 @@ def data_verify(name: DataSet, data_dir: DataDir = None):
 
 def _size(count):
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
-
-
-def _shown(value):
-    from fedlap.algebra.damping import format_damping
-
-    return format_damping(value) or value
 
 
 def main():
