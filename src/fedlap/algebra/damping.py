@@ -4,6 +4,8 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from fedlap.algebra.hyperparameters import check_value
@@ -52,7 +54,7 @@ evenly = Evenly()
 by_share = ByShare()
 
 
-def damping(rho, k):
+def damping(rho: Any, k: Any) -> Any:
     """The value of ρ for client k."""
     return rho(k) if callable(rho) else rho
 

@@ -3,12 +3,15 @@
 import dataclasses
 import math
 from numbers import Real
+from typing import Any, TypeVar, dataclass_transform
 
-import jax
+import jax.core
 
 from fedlap.algebra.pytrees import register
 from fedlap.errors import ConfigError
 from fedlap.keywords import known_keywords
+
+C = TypeVar("C", bound=type)
 
 DOMAINS = {
     "positive": ("a number above 0", lambda x: _is_number(x) and x > 0),
@@ -28,12 +31,13 @@ DOMAINS = {
 REAL = ("positive", "nonnegative", "optional positive", "damping")  # a 1 of these is 1.0
 
 
-def hyper(domain, *, static=False, **default):
+def hyper(domain: str, *, static: bool = False, **default: Any) -> Any:
     """A hyper-parameter of the named domain; `static` ones are part of the program and compile anew."""
     return dataclasses.field(metadata={"domain": domain, "static": static}, **default)
 
 
-def hyperparameters(cls):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
+def hyperparameters(cls: C) -> C:
     """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once.
 
     Making one checks it, so that the line with the mistake is the line that fails.

@@ -1,11 +1,14 @@
 """Frozen dataclasses as pytrees: fields are leaves, except those that are part of the program."""
 
 import dataclasses
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+C = TypeVar("C", bound=type)
 
-def register(cls):
+
+def register(cls: C) -> C:
     """Make a dataclass a pytree: its fields are leaves, except those whose metadata say `static`.
 
     Not `jax.tree_util.register_dataclass`: in jaxlib 0.10 the structures of two classes registered by it compare
@@ -33,11 +36,12 @@ def register(cls):
     return cls
 
 
-def pytree(cls):
-    """A frozen dataclass whose fields are leaves, except those declared with `static`."""
-    return register(dataclasses.dataclass(frozen=True)(cls))
-
-
-def static(**options):
+def static(**options: Any) -> Any:
     """A field that is part of the program, not a value in it: changing it compiles anew."""
     return dataclasses.field(metadata={"static": True}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static,))
+def pytree(cls: C) -> C:
+    """A frozen dataclass whose fields are leaves, except those declared with `static`."""
+    return register(dataclasses.dataclass(frozen=True)(cls))

@@ -42,12 +42,12 @@ class dirichlet:
     sizes: float = 1.0
     classes: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the concentrations."""
         for name in ("sizes", "classes"):
             value = getattr(self, name)
             # Beyond these, logarithms of Gamma variables leave the range of doubles.
-            if not isinstance(value, numbers.Real) or not 1e-300 <= value <= 1e300:
+            if not isinstance(value, numbers.Real) or value < 1e-300 or not value <= 1e300:
                 raise ConfigError(f"dirichlet: {name} is {value!r}; expected a number above 0")
 
     def __call__(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Rows:
@@ -82,7 +82,7 @@ class label_rate:
 
     counts: tuple[tuple[int, ...], ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the counts, and store them as tuples: they may come from a file as lists."""
         try:
             counts = tuple(tuple(row) for row in self.counts)
@@ -121,7 +121,7 @@ class two_classes_per_client:
 
     points: int = 300
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the count."""
         whole_number("two_classes_per_client: points", self.points, least=1)
 
@@ -158,7 +158,7 @@ class natural:
 
     groups: tuple[Hashable, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Store the groups as a tuple: they usually come as an array."""
         groups = self.groups.tolist() if isinstance(self.groups, np.ndarray) else self.groups
         if not isinstance(groups, Sequence) or isinstance(groups, str) or not len(groups):
