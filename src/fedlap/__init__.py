@@ -4,7 +4,7 @@ A name is imported when it is first used: `fedlap --help` and Ctrl-C need not wa
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
     from fedlap import data
@@ -111,7 +111,7 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     """A public name, or one of the modules that have them: imported now, and found without this the next time."""
     if name in _HOMES:
         return import_module(f".{name}", __name__)
@@ -121,5 +121,5 @@ def __getattr__(name):
     return globals()[name]
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -50,5 +50,5 @@ def stay_on(some: Iterable[int]) -> None:
 
 
 def _kept_in() -> str | None:
-    """The folder of JAX's persistent cache."""
-    return jax.config.read("jax_compilation_cache_dir")
+    """The folder of JAX's persistent cache; JAX makes its options attributes when it runs."""
+    return jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

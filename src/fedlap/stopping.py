@@ -23,7 +23,9 @@ SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it
 LATELY = 5.0  # seconds: what is older than that was written whole before Ctrl-C
 
 _ways: list[str] = []  # how to go on, the innermost last
-_sweepers: list[Callable[[float], None]] = []  # functions that remove what others may have left half written, so many seconds back
+_sweepers: list[
+    Callable[[float], None]
+] = []  # functions that remove what others may have left half written, so many seconds back
 _whole = threading.Lock()  # held while something must not be left half done
 
 

@@ -71,7 +71,7 @@ def encode(what: str, labels: np.ndarray, classes: int, names: tuple | None, hin
     return validation.class_labels(labels, classes, lambda row: f"{what}, row {row}", hint)
 
 
-def checked_names(names: object, classes: int) -> tuple | None:
+def checked_names(names: Iterable | None, classes: int) -> tuple | None:
     """The labels of a federation's classes: one for each."""
     if names is None:
         return None

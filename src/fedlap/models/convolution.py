@@ -1,6 +1,7 @@
 """A 2-D convolution that stays fast inside a loop on a CPU, and a max-pool whose gradient does."""
 
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -91,11 +92,12 @@ def _input_gradient(weight: Array, cotangent: Array) -> Array:
     columns = cotangent @ weight.reshape(-1, width).T
     columns = columns.reshape(*columns.shape[:-1], size, size, channels)
     last = size - 1
-    return sum(
+    added = sum(
         jnp.pad(columns[..., i, j, :], ((0, 0), (i, last - i), (j, last - j), (0, 0)))
         for i in range(size)
         for j in range(size)
     )
+    return cast(Array, added)
 
 
 def _groups(weight: Array, inputs: Array, images: Array) -> Array:

@@ -7,7 +7,7 @@ the columns of F pulled back to its outputs (`cotangents`, [columns, n, ...]).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +171,7 @@ class Dropout:
 def sum_of_squares(columns: Array) -> Array:
     """Σ_c columns_c²."""
     # Unrolled: a reduction over the leading axis goes to a library that is several times slower on CPUs.
-    return sum(column**2 for column in columns)
+    return cast(Array, sum(column**2 for column in columns))
 
 
 def _draw(layer: "Dense | Convolution", key: Key, shape: tuple[int, ...], width: int, fan_in: int) -> Params:

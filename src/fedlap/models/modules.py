@@ -151,7 +151,7 @@ class Nnx:
                     setattr(part, name, _flags(training)[name])
             graphs[training], weights, streams, constants = _split(told)
         variable = lambda leaf: isinstance(leaf, nnx.Variable)
-        random = lambda leaf: jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+        random = lambda leaf: hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         kept = jax.tree_util.tree_leaves_with_path(constants, is_leaf=variable)
         if state := [".".join(str(key.key) for key in path) for path, leaf in kept if variable(leaf) or random(leaf)]:
             raise _stateful(module, state)
@@ -233,7 +233,8 @@ def _arguments(module: Any, inputs: Array, known: Mapping[str, Any]) -> tuple[tu
 def _split(module: Any) -> tuple[Any, Tree, Tree, Tree]:
     from flax import nnx
 
-    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+    graph, weights, streams, constants = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    return graph, weights, streams, constants
 
 
 def _seeded(key: Key, number: int, leaf: Array) -> Array:

@@ -1,11 +1,16 @@
 """Adam on minibatches, for clients, and on a whole objective until it converges, for the server."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.arrays import Array, Tree
+from fedlap.solvers.problem import Problem
 
 
 @hyperparameters
@@ -18,18 +23,18 @@ class Adam:
     clip: float | None = hyper("optional positive", default=None)
     keep: bool = hyper("truth", static=True, default=False)
 
-    def step_count(self, n):
+    def step_count(self, n: int) -> int:
         return self.epochs * -(-n // self.batch)
 
-    def schedule(self, rng, rows, out):
+    def schedule(self, rng: np.random.Generator, rows: np.ndarray, out: np.ndarray) -> None:
         """Each epoch visits every row once, in its own order; the last batch may be short."""
         epochs = out.reshape(self.epochs, -1)
         epochs[:, : len(rows)] = rng.permuted(np.broadcast_to(rows, (self.epochs, len(rows))), axis=1)
 
-    def init(self, variable):
+    def init(self, variable: Tree) -> Tree:
         return self._optimiser.init(variable) if self.keep else ()
 
-    def minimise(self, problem, state):
+    def minimise(self, problem: Problem, state: Tree) -> tuple[Tree, Tree]:
         optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
 
         def step(i, carry):
@@ -44,7 +49,7 @@ class Adam:
         return variable, moments if self.keep else ()
 
     @property
-    def _optimiser(self):
+    def _optimiser(self) -> Any:
         clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
         return optax.chain(*clip, optax.adam(self.learning_rate))
 
@@ -61,7 +66,7 @@ class Descent:
     learning_rate: float = hyper("positive", default=1e-3)
     tolerance: float = hyper("nonnegative", default=1e-3)
 
-    def solve(self, function, start):
+    def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser, gradient = optax.adam(self.learning_rate), jax.grad(function)
         block, first = 100, function(start)
 

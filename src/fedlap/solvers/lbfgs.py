@@ -1,10 +1,13 @@
 """L-BFGS on all the data, for models too large for Newton and too small to need minibatches."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.arrays import Array, Tree
 from fedlap.solvers.problem import FullBatch
 
 
@@ -16,7 +19,7 @@ class LBFGS(FullBatch):
     history: int = hyper("count", static=True, default=10)
     tolerance: float = hyper("nonnegative", default=1e-6)
 
-    def solve(self, function, start):
+    def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser = optax.lbfgs(memory_size=self.history)
         value_and_gradient = optax.value_and_grad_from_state(function)
 
