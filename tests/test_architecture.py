@@ -142,9 +142,12 @@ except AttributeError as error:
 
 
 def test_editors_see_the_names_that_are_imported_when_used():
-    (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    block = next(node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
     seen = {alias.name: node.module.removeprefix("fedlap").lstrip(".") for node in block.body for alias in node.names}
-    assert seen == {**fedlap._HOME, "data": ""} and sorted(seen) == sorted(fedlap.__all__)
+    modules = {name for name, home in seen.items() if not home}
+    assert modules == {home for home in fedlap._HOMES if "." not in home}
+    assert {name: home for name, home in seen.items() if home} == fedlap._HOME
+    assert sorted([*fedlap._HOME, "data"]) == sorted(fedlap.__all__)
 
 
 def test_every_public_name_exists_and_is_documented():

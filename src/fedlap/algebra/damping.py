@@ -42,7 +42,7 @@ class Then:
         return early * damping(self.first, k) + (1 - early) * damping(self.second, k)
 
 
-def then(first, second, after=10):
+def then(first: Any, second: Any, after: int = 10) -> Then:
     """`first` in rounds 1 … after, `second` from then on (the paper's CIFAR-10 setting)."""
     check_value("then", "first", first, "damping")
     check_value("then", "second", second, "damping")
@@ -59,7 +59,7 @@ def damping(rho: Any, k: Any) -> Any:
     return rho(k) if callable(rho) else rho
 
 
-def ahead(V, reached):
+def ahead(V: Any, reached: Any) -> Any:
     """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that has not spoken has reached and adds nothing."""
     return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
 
@@ -67,7 +67,7 @@ def ahead(V, reached):
 RULES = {"evenly": evenly, "by_share": by_share}
 
 
-def parse_damping(value, where):
+def parse_damping(value: Any, where: str) -> Any:
     """ρ from a settings file: a number, a rule's name, or { first, second, after } for a schedule."""
     if isinstance(value, str):
         if value not in RULES:
@@ -84,7 +84,7 @@ def parse_damping(value, where):
     return value
 
 
-def format_damping(value):
+def format_damping(value: Any) -> Any:
     """What `parse_damping` would read as this rule, or None if it is not a rule."""
     for name, rule in RULES.items():
         if value == rule:

@@ -48,13 +48,13 @@ def hyperparameters(cls: C) -> C:
     return register(cls)
 
 
-def check(thing):
+def check(thing: Any) -> None:
     """Raise a ConfigError that names the first hyper-parameter outside its domain."""
     for field in dataclasses.fields(thing):
         check_value(type(thing).__name__, field.name, getattr(thing, field.name), field.metadata["domain"])
 
 
-def check_value(owner, name, value, domain):
+def check_value(owner: str, name: str, value: Any, domain: str) -> None:
     expected, holds = DOMAINS[domain]
     if isinstance(value, jax.core.Tracer):
         return  # a compiled program has no value to look at yet

@@ -163,3 +163,4 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
 
 algorithm = hyperparameters
+AnyAlgorithm = Algorithm[Any, Any, Any, Any]  # for whoever passes on what it does not look into

@@ -8,7 +8,7 @@ from fedlap.engines import loop, sequential, vectorised
 from fedlap.engines.round import Engine
 from fedlap.errors import ConfigError
 
-Name = Literal["auto", "vectorised", "sequential", "loop"]
+EngineName = Literal["auto", "vectorised", "sequential", "loop"]
 
 ENGINES: dict[str, Engine] = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
 

@@ -144,8 +144,8 @@ def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
     memory = Memory(pool.memory, shards.mine)
 
     def average(stacked: Tree, weights: Array | None = None) -> Tree:
-        weights = drawn if weights is None else drawn * weights
-        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1) / weights.sum(), stacked)
+        shares = drawn if weights is None else drawn * weights
+        return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1) / shares.sum(), stacked)
 
     def argmin(function: Callable[[Tree], Array], start: Tree) -> Tree:
         return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm, Client
+from fedlap.algorithms.base import AnyAlgorithm, Client
 from fedlap.arrays import Array, Tree
 from fedlap.engines import parties
 from fedlap.solvers import Problem, ServerSolver, Solver
@@ -39,7 +39,7 @@ class State(NamedTuple):
 class Method(NamedTuple):
     """An algorithm and its solvers. Their numbers are leaves, so a sweep over them compiles once."""
 
-    algorithm: Algorithm
+    algorithm: AnyAlgorithm
     solver: Solver
     server_solver: ServerSolver
 
@@ -108,7 +108,7 @@ def answered(update: Callable[[Callable], Any], answer: Answer, memory: Any) -> 
     return update(argmin), memories[-1]
 
 
-def _update(algorithm: Algorithm, told: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:
+def _update(algorithm: AnyAlgorithm, told: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:
     return algorithm.client_update(told, factor, k._replace(argmin=argmin))
 
 

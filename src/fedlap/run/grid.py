@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedlap import identity
-from fedlap.algorithms.base import Algorithm
+from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.data.federation import Federation
 from fedlap.engines import batch as grid
 from fedlap.engines.round import State
@@ -26,7 +26,7 @@ from fedlap.run.simulation import Simulation
 from fedlap.solvers import ServerSolver, Solver
 from fedlap.streams import check_seeds
 
-Setting = tuple[Algorithm, Solver]
+Setting = tuple[AnyAlgorithm, Solver]
 Watch = Mapping[str, tuple[Any, Any]]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from fedlap import identity
 from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm
+from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array
 from fedlap.data.federation import Federation, fingerprint
-from fedlap.engines import Name, choose
+from fedlap.engines import EngineName, choose
 from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
 from fedlap.engines.round import Engine, Method, State, initial
@@ -42,7 +42,7 @@ class Simulation:
     Its methods are pure: what changes from round to round is in the state and nowhere else.
     """
 
-    algorithm: Algorithm
+    algorithm: AnyAlgorithm
     federation: Federation
     solver: Solver
     server_solver: ServerSolver
@@ -58,7 +58,7 @@ class Simulation:
     @known_keywords("Simulation.of")
     def of(
         cls,
-        algorithm: Algorithm,
+        algorithm: AnyAlgorithm,
         federation: Federation,
         model: ModelLike,
         *,
@@ -68,7 +68,7 @@ class Simulation:
         likelihood: Likelihood = categorical,
         curvature: Curvature | None = None,
         server_solver: ServerSolver | None = None,
-        engine: Name = "auto",
+        engine: EngineName = "auto",
         watch: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> "Simulation":
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
@@ -149,7 +149,7 @@ class Simulation:
 
 @known_keywords("simulate")
 def simulate(
-    algorithm: Algorithm,
+    algorithm: AnyAlgorithm,
     federation: Federation,
     model: ModelLike,
     *,
@@ -162,7 +162,7 @@ def simulate(
     likelihood: Likelihood = categorical,
     curvature: Curvature | None = None,
     server_solver: ServerSolver | None = None,
-    engine: Name = "auto",
+    engine: EngineName = "auto",
     watch: Mapping[str, tuple[Any, Any]] | None = None,
     on_divergence: divergence.Way = "warn",
 ) -> History:

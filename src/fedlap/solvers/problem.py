@@ -1,7 +1,7 @@
 """One local argmin, as a solver sees it."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class ServerSolver(Protocol):
 class FullBatch:
     """A solver that looks at all the data, in no batches, and keeps nothing."""
 
-    batch: ClassVar[int] = 1
+    batch: int = 1
 
     def step_count(self, n: int) -> int:
         return 0
