@@ -4,10 +4,14 @@ A name is imported when it is first used: `fedlap --help` and Ctrl-C need not wa
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
+    from fedlap import algorithms as algorithms
     from fedlap import data
+    from fedlap import errors as errors
+    from fedlap import models as models
+    from fedlap import solvers as solvers
     from fedlap.algebra.damping import by_share, damping, evenly, then
     from fedlap.algebra.hyperparameters import hyper
     from fedlap.algebra.precision import Diagonal, Full
@@ -116,15 +120,17 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name):
-    """A public name, or one of the modules that have them: imported now, and found without this the next time."""
-    if name in _HOMES:
-        return import_module(f".{name}", __name__)
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return globals()[name]
+if not TYPE_CHECKING:  # a checker that sees it would believe every name
+
+    def __getattr__(name: str) -> Any:
+        """A public name, or one of the modules that have them: imported now, and found without this the next time."""
+        if name in _HOMES:
+            return import_module(f".{name}", __name__)
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return globals()[name]
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 from fedlap.stopping import end_on_interrupt, ignore_interrupts
 
 
-def main():
+def main() -> None:
     end_on_interrupt()
     from fedlap.cli.main import main
 

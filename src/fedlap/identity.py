@@ -12,11 +12,14 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
+from typing import Any, cast
+
+Form = Any  # of a value, as JSON holds it
 
 
-def of(value):
+def of(value: Any) -> Form:
     """A value in one form, as JSON holds it: 1 for 1.0, a list for a tuple, {class: what was said} for a dataclass.
 
     Of anything else it is what it shows of itself.
@@ -26,8 +29,8 @@ def of(value):
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Real):
-        whole = isinstance(value, Integral) or float(value).is_integer()
-        return int(value) if whole else float(value)
+        number = cast(Any, value)  # the type of all real numbers does not promise int()
+        return int(number) if isinstance(value, Integral) or float(number).is_integer() else float(number)
     if isinstance(value, Mapping):
         return {str(key): of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -38,24 +41,24 @@ def of(value):
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # an address is another one in the next process
 
 
-def said(maker, arguments):
+def said(maker: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Form]:
     """Of the arguments of a class or a function those that it would not fill in by itself, each in its one form."""
     known = _defaults(maker)
     return {key: of(value) for key, value in arguments.items() if key not in known or not _same(value, known[key])}
 
 
-def text(form):
+def text(form: Form) -> str:
     """A form as one line."""
     return json.dumps(form, sort_keys=True)
 
 
-def digest(form):
+def digest(form: Form) -> str:
     """The sha256 of a form."""
     return hashlib.sha256(text(form).encode()).hexdigest()
 
 
 @functools.cache  # thousands of cells of a grid ask for the same few
-def _defaults(maker):
+def _defaults(maker: Callable[..., Any]) -> dict[str, Any]:
     """What may be left out. Of a dataclass these are fields, which need not be the arguments of its constructor."""
     if maker.__module__.partition(".")[0] != __package__:
         return {}
@@ -67,7 +70,7 @@ def _defaults(maker):
     return {each.name: each.default for each in fields if each.default is not missing} | made
 
 
-def _same(value, default):
+def _same(value: Any, default: Any) -> bool:
     """Text tells `true` from 1; functions that show themselves alike need not be."""
     if value is default:
         return True
@@ -76,5 +79,5 @@ def _same(value, default):
     return text(of(value)) == text(of(default))
 
 
-def _is_record(value):
+def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)

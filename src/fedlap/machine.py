@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from fedlap.files.folders import cache_folder
 from fedlap.stopping import sweep_up
 
 
-def keep_compiled_programs():
+def keep_compiled_programs() -> None:
     """Turn JAX's persistent cache on, unless the user has chosen a place for it or switched it off."""
     sweep_up(forget_programs)
-    if jax.config.jax_compilation_cache_dir is not None or os.environ.get("FEDLAP_COMPILATION_CACHE") == "off":
+    if _kept_in() is not None or os.environ.get("FEDLAP_COMPILATION_CACHE") == "off":
         return
     folder = cache_folder() / "compiled"
     try:
@@ -26,23 +27,28 @@ def keep_compiled_programs():
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def forget_programs(seconds):
+def forget_programs(seconds: float) -> None:
     """Those written in the last so many seconds: JAX would warn of half a program for ever, and never replace it."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if (folder := _kept_in()) is None:
         return
     since = time.time() - seconds
-    for path in Path(jax.config.jax_compilation_cache_dir).glob("*-cache"):
+    for path in Path(folder).glob("*-cache"):
         with suppress(OSError):  # another process may have been faster
             if path.stat().st_mtime >= since:
                 path.unlink()
 
 
-def cores():
+def cores() -> list[int]:
     """Those this process may use, which may be fewer than there are."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def stay_on(some):
+def stay_on(some: Iterable[int]) -> None:
     """A process runs as many threads as it sees cores, and two that share none do not wait for each other."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, some)
+
+
+def _kept_in() -> str | None:
+    """The folder of JAX's persistent cache; JAX makes its options attributes when it runs."""
+    return jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from fedlap.errors import DataError
@@ -21,12 +22,14 @@ SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it
 
 LATELY = 5.0  # seconds: what is older than that was written whole before Ctrl-C
 
-_ways = []  # how to go on, the innermost last
-_sweepers = []  # functions that remove what others may have left half written, so many seconds back
+_ways: list[str] = []  # how to go on, the innermost last
+_sweepers: list[
+    Callable[[float], None]
+] = []  # functions that remove what others may have left half written, so many seconds back
 _whole = threading.Lock()  # held while something must not be left half done
 
 
-def end_on_interrupt():
+def end_on_interrupt() -> None:
     """From now on Ctrl-C ends this process, at once; not where whoever started it has Ctrl-C ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
@@ -37,27 +40,27 @@ def end_on_interrupt():
     signal.signal(signal.SIGINT, _left_to_the_thread)
 
 
-def ignore_interrupts():
+def ignore_interrupts() -> None:
     """From now on Ctrl-C does nothing: the work is done, and Python's own end is not to be mistaken for a failure."""
     if signal.getsignal(signal.SIGINT) is _left_to_the_thread:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def raise_on_interrupt():
+def raise_on_interrupt() -> None:
     """From now on Ctrl-C is a KeyboardInterrupt: for a command that has servers to stop or secrets to remove."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def sweep_up(function):
+def sweep_up(function: Callable[[float], None]) -> None:
     """Before this process is stopped, call function(seconds): what was written since then may be damaged."""
     if function not in _sweepers:
         _sweepers.append(function)
 
 
 @contextmanager
-def resumable(way):
+def resumable(way: str) -> Iterator[None]:
     """A block of work that can be gone on with; `way` says how, for whoever stops it and for whoever has no room."""
     _ways.append(way)
     began = time.monotonic()
@@ -75,24 +78,24 @@ def resumable(way):
 
 
 @contextmanager
-def uninterrupted():
+def uninterrupted() -> Iterator[None]:
     """A short block that Ctrl-C waits for."""
     with _whole:
         yield
 
 
-def _left_to_the_thread(*_):
+def _left_to_the_thread(*_: object) -> None:
     pass
 
 
-def _wait(reading):
+def _wait(reading: int) -> None:
     while signal.SIGINT not in os.read(reading, 1):
         pass
     with _whole:
         _end()
 
 
-def _end():
+def _end() -> None:
     processes = sys.modules.get("multiprocessing")
     for child in processes.active_children() if processes else ():
         child.kill()

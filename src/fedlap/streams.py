@@ -7,6 +7,7 @@ restart, and whatever the order of the clients.
 import hashlib
 import zlib
 from collections.abc import Iterable
+from typing import TypeGuard
 
 import numpy as np
 
@@ -16,25 +17,25 @@ from fedlap.errors import ConfigError
 LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
 
 
-def stream(seed, *purpose):
+def stream(seed: int, *purpose: object) -> np.random.Generator:
     """An independent generator for each seed and purpose, for example (62, "batches", 3, "cleveland")."""
     name = "/".join(map(str, (seed, *purpose))).encode()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(hashlib.blake2b(name, digest_size=16).digest())))
 
 
-def number(name):
+def number(name: str) -> int:
     """A 32-bit number for a client's name, to fold into JAX keys."""
     return zlib.crc32(name.encode())
 
 
-def check_seed(name, seed):
+def check_seed(name: str, seed: object) -> int:
     """As an int."""
     if not _is_seed(seed):
         raise ConfigError(f"{name} is {seed!r}; expected a whole number from 0 to {LARGEST}")
     return int(seed)
 
 
-def check_seeds(name, seeds):
+def check_seeds(name: str, seeds: object) -> tuple[int, ...]:
     """As a tuple of at least one, each of them once."""
     listed = list(seeds) if isinstance(seeds, Iterable) else []
     if not listed or not all(map(_is_seed, listed)):
@@ -44,5 +45,5 @@ def check_seeds(name, seeds):
     return tuple(map(int, listed))
 
 
-def _is_seed(value):
+def _is_seed(value: object) -> TypeGuard[int]:
     return is_whole(value, most=LARGEST)

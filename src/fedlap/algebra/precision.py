@@ -6,6 +6,8 @@ the solution lies, if that is known: where S says less than its own rounding, it
 its numbers: s, [P] or [P, P].
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from fedlap.algebra.pytrees import pytree
 from fedlap.algebra.symmetric import solve
 from fedlap.algebra.vector import Linear, Vector
+from fedlap.arrays import Array, Number
 from fedlap.errors import ConfigError
 
 
@@ -20,15 +23,15 @@ from fedlap.errors import ConfigError
 class Isotropic(Linear):
     """s·I, of any dimension."""
 
-    scale: object
+    scale: Number
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.scale, dtype)
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> Any:
         return Isotropic(self.scale + other.scale) if isinstance(other, Isotropic) else other + self.scale
 
-    def __matmul__(self, w):
+    def __matmul__(self, w: Vector) -> Vector:
         return self.scale * w
 
 
@@ -38,28 +41,28 @@ class Diagonal(Linear):
 
     d: Vector
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.d, dtype)
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> "Diagonal":
         return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
 
     __radd__ = __add__
 
-    def __matmul__(self, w):
+    def __matmul__(self, w: Vector) -> Vector:
         return self.d.times(w)
 
-    def solve(self, v, near=None):
+    def solve(self, v: Vector, near: Vector | None = None) -> Vector:
         return v.times(self.d.map(lambda d: 1 / d))
 
-    def logdet(self):
+    def logdet(self) -> Number:
         return sum(jnp.log(leaf).sum() for leaf in jax.tree.leaves(self))
 
-    def positive_part(self):
+    def positive_part(self) -> "Diagonal":
         return Diagonal(self.d.map(lambda d: jnp.maximum(d, 0)))
 
     @property
-    def flat(self):
+    def flat(self) -> Array:
         return self.d.flat
 
 
@@ -67,33 +70,33 @@ class Diagonal(Linear):
 class Full(Linear):
     """A dense symmetric matrix over the flat vector, for models of up to a few thousand weights."""
 
-    matrix: object
+    matrix: Array
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.matrix, dtype)
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> "Full | Shifted":
         if isinstance(other, Full):
             return Full(self.matrix + other.matrix)
         return Shifted(self, 0.0) + other
 
     __radd__ = __add__
 
-    def __matmul__(self, w):
+    def __matmul__(self, w: Vector) -> Vector:
         return w.like(self.matrix @ w.flat)
 
-    def solve(self, v, near=None):
+    def solve(self, v: Vector, near: Vector | None = None) -> Vector:
         return Shifted(self, 0.0).solve(v, near)
 
-    def logdet(self):
+    def logdet(self) -> Number:
         return 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.matrix))).sum()
 
-    def positive_part(self):
+    def positive_part(self) -> "Full":
         values, vectors = jnp.linalg.eigh(self.matrix)
         return Full((vectors * jnp.maximum(values, 0)) @ vectors.T)
 
     @property
-    def flat(self):
+    def flat(self) -> Array:
         return self.matrix
 
 
@@ -102,47 +105,47 @@ class Shifted(Linear):
     """V + δI, its two parts kept apart: in one matrix a small δ would be lost to the rounding of V."""
 
     V: Full
-    delta: object
+    delta: Number
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.flat, dtype)
 
-    def __add__(self, other):
+    def __add__(self, other: Any) -> "Shifted":
         if isinstance(other, Shifted):
-            return Shifted(self.V + other.V, self.delta + other.delta)
+            return Shifted(Full(self.V.matrix + other.V.matrix), self.delta + other.delta)
         if isinstance(other, Full):
-            return Shifted(self.V + other, self.delta)
+            return Shifted(Full(self.V.matrix + other.matrix), self.delta)
         return Shifted(self.V, self.delta + _number(other))
 
     __radd__ = __add__
 
-    def __matmul__(self, w):
+    def __matmul__(self, w: Vector) -> Vector:
         return self.V @ w + self.delta * w
 
-    def solve(self, v, near=None):
-        near = jnp.zeros_like(v.flat) if near is None else near.flat
-        return v.like(solve(self.V.matrix, self.delta, v.flat, near))
+    def solve(self, v: Vector, near: Vector | None = None) -> Vector:
+        start = jnp.zeros_like(v.flat) if near is None else near.flat
+        return v.like(solve(self.V.matrix, self.delta, v.flat, start))
 
-    def logdet(self):
+    def logdet(self) -> Number:
         return Full(self.flat).logdet()
 
-    def positive_part(self):
+    def positive_part(self) -> Full:
         return Full(self.flat).positive_part()
 
     @property
-    def flat(self):
+    def flat(self) -> Array:
         matrix = self.V.matrix
         return matrix + jnp.asarray(self.delta)[..., None, None] * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
 
-def _number(other):
+def _number(other: Isotropic | Number) -> Number:
     return other.scale if isinstance(other, Isotropic) else other
 
 
 LARGEST = 4e9  # bytes of full matrices
 
 
-def identity(structure, like, clients=1):
+def identity(structure: str, like: Vector, clients: int = 1) -> Diagonal | Full:
     """I in the named structure, for weights shaped as `like`; an error if that of each client would be too large."""
     if structure == "diagonal":
         return Diagonal(like.map(jnp.ones_like))

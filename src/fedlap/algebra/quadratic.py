@@ -9,47 +9,51 @@ w = w_g is exactly zero, and A(w−c) + r is exactly zero too, while Aw + (r −
 gradient by its own size, so in a few steps it would blow that error up to full steps.
 """
 
+from typing import Any
+
 import jax
 
-from fedlap.algebra.precision import Isotropic
+from fedlap.algebra.precision import Diagonal, Full, Isotropic, Shifted
 from fedlap.algebra.pytrees import pytree
+from fedlap.algebra.vector import Vector
+from fedlap.arrays import Array, Number
 
 
 @pytree
 class Quadratic:
     """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre or a slope that is a plain 0.0 is absent."""
 
-    A: object
-    c: object
-    r: object
+    A: Any
+    c: Any
+    r: Any
 
-    def __add__(self, other):
+    def __add__(self, other: "Quadratic") -> "Quadratic":
         centre = other.c if _absent(self.c) else self.c
         curvature = other.A if self.A is FLAT else self.A if other.A is FLAT else self.A + other.A
         return Quadratic(curvature, centre, self._slope_at(centre) + other._slope_at(centre))
 
-    def __mul__(self, number):
+    def __mul__(self, number: Number) -> "Quadratic":
         return Quadratic(FLAT if self.A is FLAT else number * self.A, self.c, number * self.r)
 
-    def __truediv__(self, number):
+    def __truediv__(self, number: Number) -> "Quadratic":
         return self * (1 / number)
 
-    def __neg__(self):
+    def __neg__(self) -> "Quadratic":
         return self * -1.0
 
-    def __sub__(self, other):
+    def __sub__(self, other: "Quadratic") -> "Quadratic":
         return self + -other
 
     __rmul__ = __mul__
 
-    def _slope_at(self, centre):
+    def _slope_at(self, centre: Vector | float) -> Any:
         return self.r if self.c is centre else self.r + self.A @ (centre - self.c)
 
-    def __call__(self, w):
+    def __call__(self, w: Vector) -> Array:
         return _value(jax.lax.stop_gradient(self), w)
 
 
-def fold(q):
+def fold(q: Quadratic) -> Quadratic:
     """The same function with as few vectors as it can be had: an isotropic one needs its minimiser only.
 
     One without curvature has none, and stays as it is.
@@ -59,17 +63,17 @@ def fold(q):
     return q
 
 
-def _absent(part):
+def _absent(part: Vector | float) -> bool:
     return isinstance(part, float)
 
 
-def _is_zero(number):
+def _is_zero(number: Number) -> bool:
     return isinstance(number, float) and number == 0
 
 
 # The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
 @jax.custom_jvp
-def _value(q, w):
+def _value(q: Quadratic, w: Vector) -> Array:
     x = w - q.c
     return (q.A @ x / 2 + q.r) @ x
 
@@ -84,11 +88,11 @@ IDENTITY = Isotropic(1.0)
 FLAT = Isotropic(0.0)  # no curvature: known by itself, because inside a compiled program no number is known to be zero
 
 
-def linear(v):
+def linear(v: Vector) -> Quadratic:
     """w ↦ vᵀw."""
     return Quadratic(FLAT, 0.0, v)
 
 
-def square(S=IDENTITY, *, around=0.0):
+def square(S: Isotropic | Diagonal | Full | Shifted = IDENTITY, *, around: Vector | float = 0.0) -> Quadratic:
     """w ↦ (w − m)ᵀS(w − m); m is zero unless given."""
     return Quadratic(2 * S, around, 0.0)

@@ -13,17 +13,18 @@ import jax.numpy as jnp
 
 from fedlap.algebra.pytrees import pytree
 from fedlap.algebra.vector import Linear
+from fedlap.arrays import Array
 
 
 @pytree
 class SoftLabels(Linear):
     """Weights and weighted targets, of some points: mass [m], targets [m, C]."""
 
-    mass: object
-    targets: object
+    mass: Array
+    targets: Array
 
 
-def weigh(mass, probabilities):
+def weigh(mass: Array, probabilities: Array) -> SoftLabels:
     """Soft labels of the given weights."""
     return SoftLabels(mass, mass[..., None] * probabilities)
 
@@ -35,10 +36,10 @@ class Memory:
     A client sees its own row of `mine`, the server all of them, stacked.
     """
 
-    inputs: object  # [M, ...]
-    mine: object  # [m] places in `inputs`
+    inputs: Array  # [M, ...]
+    mine: Array  # [m] places in `inputs`
 
-    def place(self, labels):
+    def place(self, labels: SoftLabels) -> SoftLabels:
         """Labels of the points of `mine` as labels of all M points, zero elsewhere."""
         size, classes = len(self.inputs), labels.targets.shape[-1]
         return SoftLabels(

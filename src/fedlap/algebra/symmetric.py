@@ -7,21 +7,25 @@ the others, and along them the answer is what the prior says. What counts as rou
 because columns may differ by ten powers of ten.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_solve
+
+from fedlap.arrays import Array, Number
 
 
 class Silent(NamedTuple):
     """What a symmetric matrix says nothing of."""
 
-    null: jax.Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
-    pivots: jax.Array  # [P] what the matrix has left for each of them, of a unit diagonal
+    null: Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
+    pivots: Array  # [P] what the matrix has left for each of them, of a unit diagonal
 
 
-def solve(V, delta, v, near):
+def solve(V: Array, delta: Number, v: Array, near: Array) -> Array:
     """w = (V + δI)⁻¹ v, where V and v carry the rounding errors of sums over data, and δ ≥ 0 may be tiny beside V.
 
     It is found as a step from a point near it. Where V is silent only the prior speaks: w is v/δ, or zero where v says
@@ -39,14 +43,14 @@ def solve(V, delta, v, near):
     return near + unless(heard, quick, lambda: _step_where_heard(V, delta, v, near, scale, M))
 
 
-def _all_heard(V):
+def _all_heard(V: Array) -> Array:
     """Whether a matrix is silent on nothing."""
     scale = unit(jnp.diagonal(V))
     values = jnp.linalg.eigvalsh(scale[:, None] * V * scale)
     return values[0] > rounding(V) * values[-1]
 
 
-def _step_where_heard(V, delta, v, near, scale, M):
+def _step_where_heard(V: Array, delta: Number, v: Array, near: Array, scale: Array, M: Array) -> Array:
     """With B for what V is silent on, Bᵀw is known, and said once more gives the system full rank.
 
     In units of the matrix, x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
@@ -72,7 +76,7 @@ def _step_where_heard(V, delta, v, near, scale, M):
     return jnp.where(pivots.min() < -rounding(V), jnp.nan, step)
 
 
-def silent(matrix):
+def silent(matrix: Array) -> Silent:
     """The directions that a matrix says nothing of, by sweeps: of large pivots, until none but rounding is left.
 
     Each of the columns that are left over is then, to rounding, a sum of some others, and of as few as there are:
@@ -106,7 +110,7 @@ def silent(matrix):
     return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)))
 
 
-def unless(fine, value, make):
+def unless(fine: Array, value: Array, make: Callable[[], Array]) -> Array:
     """The value where that is fine, and otherwise another one, which is not made if nobody needs it.
 
     `lax.cond` would make both of them under `vmap`, where a loop runs as often as the longest of them.
@@ -114,11 +118,11 @@ def unless(fine, value, make):
     return jax.lax.while_loop(lambda carry: carry[0], lambda carry: (False & carry[0], make()), (~fine, value))[1]
 
 
-def unit(diagonal):
+def unit(diagonal: Array) -> Array:
     """What a matrix of this diagonal must be scaled by, on both sides, to have ones there; 1 for an empty row."""
     return jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1))
 
 
-def rounding(matrix):
+def rounding(matrix: Array) -> float | np.floating:
     """The part of a unit diagonal below which a pivot is not known."""
     return 10 * len(matrix) * jnp.finfo(matrix.dtype).eps

@@ -91,7 +91,7 @@ class Client(NamedTuple):
 
     n: Any  # N_k
     share: Any  # N_k / N
-    count: int  # K
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]  K, and not a tuple's count
     round: Any  # 0, 1, …
     start: Vector  # where the local optimiser begins: the network's init, then w_g
     loss: Callable[[Vector], Any]  # ℓ_k(w), a sum over the data, never a mean
@@ -108,7 +108,7 @@ class Client(NamedTuple):
 class Server(NamedTuple):
     """All that an algorithm may ask of the server."""
 
-    count: int  # K
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]  K, and not a tuple's count
     participation: Any  # the fraction of clients drawn in this round
     zero: Any
     zeros: Vector
@@ -124,10 +124,10 @@ class Server(NamedTuple):
 class Algorithm(ABC, Generic[G, T, Q, C]):
     """Subclasses are final: hyper-parameters and these seven pure methods, nothing else."""
 
-    memory: ClassVar[int] = 0  # how many inputs per class a client shows to the others
     one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
     mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
     revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
+    memory: int = 0  # how many inputs per class a client shows to the others; a hyper-parameter where it is chosen
 
     @abstractmethod
     def init(self, s: Server, start: Vector) -> tuple[G, T]:
@@ -163,3 +163,4 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
 
 algorithm = hyperparameters
+AnyAlgorithm = Algorithm[Any, Any, Any, Any]  # for whoever passes on what it does not look into

@@ -1,11 +1,11 @@
 """FedDyn (Acar et al., 2021), sec. 2: ADMM with a step per client, weight decay, and a history on the server."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
+from fedlap.algorithms.base import Algorithm, Client, Dual, Point, algorithm
 
 
 class Remembered(NamedTuple):
@@ -36,7 +36,7 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
     def broadcast(self, g):
         return g._replace(h=None)
 
-    def step(self, k):
+    def step(self, k: Client) -> Any:
         return self.alpha / (k.share * k.count)
 
     def client_update(self, g, t, k):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlap.errors import unknown
 
@@ -60,7 +61,7 @@ def dataset(name: str) -> Dataset:
     return DATASETS[name]
 
 
-def _idx_files(mirrors: tuple[str, ...], *files: tuple[str, int, str, int, str]):
+def _idx_files(mirrors: tuple[str, ...], *files: tuple[str, int, str, int, str]) -> dict[str, Any]:
     """Contents and downloads of IDX files: name, size and sha256 of the content, size and md5 of the .gz."""
     return {
         "contents": tuple(Content(name, size, sha256) for name, size, sha256, _, _ in files),

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Federation:
     class_names: tuple | None = None  # the users' labels of the classes; None if they are 0 … classes − 1
     features: tuple | None = None  # the names of the inputs' columns, if they have any
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check all fields and store them in their one form."""
         _set = object.__setattr__
         _set(self, "clients", validation.client_names(tuple(self.clients), len(self.rows)))
@@ -65,7 +66,7 @@ class Federation:
         test: tuple[object, object],
         names: Sequence[str] | None = None,
         classes: int | Sequence | None = None,
-        public: object | None = None,
+        public: Any = None,
         name: str = "arrays",
     ) -> "Federation":
         """A federation from one (inputs, labels) pair per client and one for the test set.
@@ -211,9 +212,10 @@ class Federation:
         return f"the pool, row {row}, which no client owns"
 
 
-def fingerprint(*arrays, about="") -> str:
+def fingerprint(*arrays: Any, about: str = "") -> str:
     """The sha256 of some arrays and a text."""
     digest = hashlib.sha256(about.encode())
+    array: Any  # NumPy does not tell a type checker that its arrays are buffers
     for array in map(np.asarray, arrays):
         # Shapes too, so that no two lists of arrays run together to the same bytes.
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -227,7 +229,7 @@ def default_names(count: int) -> list[str]:
     return [f"client-{number:0{width}d}" for number in range(count)]
 
 
-def _two(what: str, pair: object) -> tuple:
+def _two(what: str, pair: Any) -> tuple[Any, Any]:
     try:
         if frames.column_names(pair) is not None:
             raise TypeError

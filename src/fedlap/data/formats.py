@@ -36,12 +36,13 @@ def read_content(path: Path) -> bytes:
 
 def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
     """The named files of a tar archive, compressed or not, in one pass and without unpacking it to disk."""
-    found = {}
+    found: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
-                if member.name.removeprefix("./") in names and member.isfile():
-                    found[member.name.removeprefix("./")] = archive.extractfile(member).read()
+                name = member.name.removeprefix("./")
+                if name in names and member.isfile() and (file := archive.extractfile(member)) is not None:
+                    found[name] = file.read()
     except _DAMAGE as error:
         raise DataError(f"{path}: damaged or truncated archive ({error}); expected a complete file") from error
     except OSError as error:

@@ -6,6 +6,7 @@ imported; a table is whatever has names of columns, and gives a column for each 
 
 from collections.abc import Mapping
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,12 @@ def column_names(inputs: object) -> tuple | None:
     return None
 
 
-def matched(what: str, inputs: object, features: tuple | None, reference: str) -> object:
+def matched(what: str, inputs: Any, features: tuple | None, reference: str) -> Any:
     """A table as an array, its columns in the order of `features`, which the reference has; an array as it is."""
     names = column_names(inputs)
-    if names is None and features is None:
-        return inputs
     if names is None:
+        if features is None:
+            return inputs
         raise DataError(
             f"{what} has no column names but {reference} has; expected columns {validation.listing(features)}"
         )
@@ -46,7 +47,7 @@ def matched(what: str, inputs: object, features: tuple | None, reference: str) -
     return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
 
-def read(what: str, inputs: object, shape: tuple[int, ...], features: tuple | None, reference: str) -> np.ndarray:
+def read(what: str, inputs: Any, shape: tuple[int, ...], features: tuple | None, reference: str) -> np.ndarray:
     """Inputs of such a shape each, in their one form.
 
     The columns of a table are matched by name. Those of an array have no names, and are taken to be in the order of
@@ -60,7 +61,7 @@ def read(what: str, inputs: object, shape: tuple[int, ...], features: tuple | No
     return inputs
 
 
-def _check_names(what, names, features, reference):
+def _check_names(what: str, names: tuple, features: tuple, reference: str) -> None:
     known, found = set(features), set(names)
     if len(found) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
@@ -77,7 +78,7 @@ def _check_names(what, names, features, reference):
         raise DataError(f"{what}: its columns are not those of {reference}: it {' and '.join(wrong)}")
 
 
-def _column(what, name, values):
+def _column(what: str, name: object, values: Any) -> np.ndarray:
     column = np.asarray(values)
     if column.ndim != 1:
         raise DataError(f"{what}: column {name!r} has shape {column.shape}; expected one number a row")
@@ -88,7 +89,7 @@ def _column(what, name, values):
     return column
 
 
-def _numbers(what, name, column):
+def _numbers(what: str, name: object, column: np.ndarray) -> np.ndarray:
     """Of objects, such as numbers with gaps; a gap is a NaN."""
     for row, value in enumerate(column):
         if not validation.missing(value) and not isinstance(value, (Real, np.bool_)):

@@ -72,7 +72,7 @@ def encode(what: str, labels: np.ndarray, classes: int, names: tuple | None, hin
     return validation.class_labels(labels, classes, lambda row: f"{what}, row {row}", hint)
 
 
-def checked_names(names: object, classes: int) -> tuple | None:
+def checked_names(names: Iterable | None, classes: int) -> tuple | None:
     """The labels of a federation's classes: one for each."""
     if names is None:
         return None
@@ -82,7 +82,7 @@ def checked_names(names: object, classes: int) -> tuple | None:
     return names
 
 
-def _implied(clients):
+def _implied(clients: Mapping[str, np.ndarray]) -> tuple | range:
     """The labels that clients have, if they leave no doubt about which classes there are."""
     (first, labels), *rest = clients.items()
     for what, others in rest:
@@ -109,7 +109,7 @@ def _implied(clients):
     return tuple(found)
 
 
-def _without_gaps(found, rows):
+def _without_gaps(found: list, rows: int) -> range:
     largest = found[-1]
     if largest >= max(1000, rows):
         raise DataError(
@@ -125,7 +125,7 @@ def _without_gaps(found, rows):
     return range(max(2, largest + 1))
 
 
-def _listed(classes):
+def _listed(classes: Iterable) -> tuple:
     try:
         names = tuple(read("classes", list(classes)).tolist())
     except DataError as error:
@@ -140,7 +140,7 @@ def _listed(classes):
     return names
 
 
-def _counted(clients, count):
+def _counted(clients: Mapping[str, np.ndarray], count: int) -> tuple | range:
     """As many classes as are said: 0 … C − 1, or all that clients have if these are strings."""
     if all(each.dtype.kind == "b" for each in clients.values()) and count == 2:
         return (False, True)
@@ -154,11 +154,11 @@ def _counted(clients, count):
     return tuple(found)
 
 
-def _distinct(clients):
+def _distinct(clients: Mapping[str, np.ndarray]) -> list:
     return sorted(set().union(*(labels.tolist() for labels in clients.values())))
 
 
-def _same_kind(what, array):
+def _same_kind(what: str, array: np.ndarray) -> np.ndarray:
     """Objects as strings, booleans or numbers."""
     for row, label in enumerate(array):
         if validation.missing(label) or not isinstance(label, (str, Real, np.bool_)):
@@ -171,7 +171,7 @@ def _same_kind(what, array):
     return numbers.astype(float) if numbers.dtype.kind == "O" else numbers  # Python's largest numbers stay objects
 
 
-def _whole(what, array):
+def _whole(what: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         good = (array == np.floor(array)) & (np.abs(array) < LARGEST)
     if not good.all():

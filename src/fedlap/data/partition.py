@@ -43,7 +43,7 @@ class dirichlet:
     sizes: float = 1.0
     classes: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the concentrations."""
         for name in ("sizes", "classes"):
             value = getattr(self, name)
@@ -83,7 +83,7 @@ class label_rate:
 
     counts: tuple[tuple[int, ...], ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the counts, and store them as tuples: they may come from a file as lists."""
         try:
             counts = tuple(tuple(row) for row in self.counts)
@@ -122,7 +122,7 @@ class two_classes_per_client:
 
     points: int = 300
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Check the count."""
         whole_number("two_classes_per_client: points", self.points, least=1)
 
@@ -159,7 +159,7 @@ class natural:
 
     groups: tuple[Hashable, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Store the groups as a tuple: they usually come as an array."""
         groups = self.groups.tolist() if isinstance(self.groups, np.ndarray) else self.groups
         if not isinstance(groups, Sequence) or isinstance(groups, str) or not len(groups):

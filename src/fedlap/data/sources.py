@@ -31,7 +31,7 @@ DataFolder = Annotated[Folder | None, FromRun.DATA_DIR]
 
 def read(name: str, data_dir: Folder | None = None) -> dict[str, bytes]:
     """The checked contents of all files of a data set, by file name; files found nowhere are downloaded."""
-    return {item.content.name: item.bytes for item in _complete(dataset(name), data_dir, progress=None)}
+    return {item.content.name: item.data for item in _complete(dataset(name), data_dir, progress=None)}
 
 
 def bring(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> None:
@@ -69,7 +69,8 @@ def fetch(name: str, data_dir: Folder | None = None, progress: Progress | None =
         _download(known, wrong, target, folders, progress)
     found = _examine(known, folders)
     _raise_first(known, found)
-    return found[0].path.parent
+    path, *_ = (item.path for item in found if item.path)
+    return path.parent
 
 
 def verify(name: str, data_dir: Folder | None = None) -> list[tuple[str, str]]:
@@ -105,7 +106,7 @@ def _cache(known: Dataset) -> Path:
 class _Found:
     content: Content
     path: Path | None
-    bytes: bytes = b""
+    data: bytes = b""
     problem: str = ""
 
 

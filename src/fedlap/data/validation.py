@@ -67,10 +67,10 @@ def finite(inputs: np.ndarray, where: Where, features: Sequence | None = None) -
     good = np.isfinite(inputs)
     if not good.all():
         row, *column = np.argwhere(~good)[0].tolist()
-        column = column[0] if len(column) == 1 else tuple(column)
-        column = column if features is None else repr(features[column])
+        place = column[0] if len(column) == 1 else tuple(column)
+        shown = place if features is None else repr(features[column[0]])
         value = inputs[np.nonzero(~good)][0]
-        raise DataError(f"{where(row)}, column {column}: input is {value}; expected a finite number")
+        raise DataError(f"{where(row)}, column {shown}: input is {value}; expected a finite number")
 
 
 def class_labels(labels: np.ndarray, classes: int, where: Where, hint: str = "") -> np.ndarray:
@@ -128,7 +128,7 @@ def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tupl
         unique, counts = np.unique(numbers, return_counts=True)
         taken = unique[(owner[unique] >= 0) | (counts > 1)]
         if len(taken):
-            other = owner[taken[0]] if owner[taken[0]] >= 0 else client
+            other = int(owner[taken[0]]) if owner[taken[0]] >= 0 else client
             raise DataError(
                 f"row {taken[0]} of the pool is given to client {names[other]!r} and again to {what}; "
                 "expected each row at most once"

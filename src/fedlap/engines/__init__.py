@@ -1,18 +1,23 @@
 """Where clients run: `vectorised`, `sequential`, or the readable `loop`; the same round in all of them."""
 
+from typing import Literal
+
 import jax
 
 from fedlap.engines import loop, sequential, vectorised
+from fedlap.engines.round import Engine
 from fedlap.errors import ConfigError
 
-ENGINES = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
+EngineName = Literal["auto", "vectorised", "sequential", "loop"]
+
+ENGINES: dict[str, Engine] = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
 
 # Above this many weights a client's step fills a core by itself, and padding all clients to the longest costs
 # more than the interpreter saves.
 SMALL = 10_000
 
 
-def choose(name, weights):
+def choose(name: str, weights: int) -> Engine:
     """The engine of that name, or the faster one for a model of so many weights."""
     if name == "auto":
         return vectorised if small(weights) or jax.default_backend() != "cpu" else sequential
@@ -21,6 +26,6 @@ def choose(name, weights):
     return ENGINES[name]
 
 
-def small(weights):
+def small(weights: int) -> bool:
     """Whether a model has so few weights that many clients, or whole runs, are best one program."""
     return weights <= SMALL

@@ -4,31 +4,48 @@ Settings of one seed share its minibatches, so the gathering of data is done onc
 seeds are the outer axis and settings the inner one.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.algebra.vector import Vector
+from fedlap.arrays import Array, Tree
+from fedlap.engines.evaluate import Metrics
 from fedlap.engines.evaluate import evaluate as metrics
-from fedlap.engines.parties import Batches
-from fedlap.engines.setup import Plan
+from fedlap.engines.parties import Batches, Task
+from fedlap.engines.round import State
+from fedlap.engines.setup import Plan, Setup
 from fedlap.engines.vectorised import federated_round
+
+
+class Run(Protocol):
+    """What is asked of a simulation."""
+
+    @property
+    def setup(self) -> Setup: ...
+    @property
+    def test(self) -> tuple[Array, Array]: ...
+    @property
+    def watch(self) -> Mapping[str, tuple[Array, Array]]: ...
+    def init(self) -> State: ...
 
 
 class Stack(NamedTuple):
     """All seeds' arrays as one, with the axis of the seeds: None where they are the same for all and kept once."""
 
-    tree: object
-    axes: object
+    tree: Tree
+    axes: Tree
 
 
-def stack(trees, fill=0):
+def stack(trees: Sequence[Tree], fill: int = 0) -> Stack:
     """Stack leaves that differ, padding them at the end to a common shape; share those that do not."""
 
-    def join(*leaves):
+    def join(*leaves: Any) -> Stack:
         if all(leaf.shape == leaves[0].shape and _same(leaf, leaves[0]) for leaf in leaves[1:]):
             return Stack(leaves[0], None)
         if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
@@ -41,13 +58,13 @@ def stack(trees, fill=0):
     return Stack(pick(0), pick(1))
 
 
-def stack_seeds(trees):
+def stack_seeds(trees: Sequence[Tree]) -> Tree:
     """Stack all leaves, padded, whether they differ or not: what changes from round to round."""
     padded = lambda leaves: jnp.stack([_pad(leaf, np.max([l.shape for l in leaves], axis=0), 0) for leaf in leaves])
     return jax.tree.map(lambda *leaves: padded(leaves), *trees)
 
 
-def _pad(leaf, shape, fill):
+def _pad(leaf: Any, shape: Sequence[int], fill: int) -> np.ndarray:
     width = [(0, want - have) for want, have in zip(shape, leaf.shape, strict=True)]
     return np.pad(np.asarray(leaf), width, constant_values=fill) if width else np.asarray(leaf)
 
@@ -57,10 +74,10 @@ class Prepared(NamedTuple):
 
     setup: Stack  # its method [settings, …], shared by all seeds
     tests: list[Stack]  # the test set and each watched one, with how many rows of it are no padding
-    states: object  # [seeds, settings, …]
+    states: State  # [seeds, settings, …]
 
 
-def prepare(runs):
+def prepare(runs: Sequence[Sequence[Run]]) -> Prepared:
     """From simulations, one list of settings for each seed."""
     first = [of_seed[0] for of_seed in runs]
     methods = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.setup.method for run in runs[0]))
@@ -76,25 +93,25 @@ def prepare(runs):
     )
 
 
-def advance(prepared, states, plans):
+def advance(prepared: Prepared, states: State, plans: Sequence[Plan]) -> State:
     """One round of every run, by the plan of each seed."""
     rows = stack([plan.batches.rows for plan in plans], fill=-1)
     steps = stack([plan.batches.steps for plan in plans])
     drawn = np.array([plan.drawn for plan in plans])
-    plan = Plan(np.float64(drawn), Batches(rows.tree, steps.tree))
+    plan = Plan(np.asarray(drawn, np.float64), Batches(rows.tree, steps.tree))
     axes = Axes((prepared.setup.axes, Plan(0, Batches(rows.axes, steps.axes))))
     new = _compiled(axes, prepared.setup.tree, states, plan)
     return new._replace(round=states.round + 1)
 
 
-def evaluate(prepared, states):
+def evaluate(prepared: Prepared, states: State) -> np.ndarray:
     """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
     task = prepared.setup.tree.task
     found = [_evaluate(task, Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
     return np.concatenate([np.array(metrics) for metrics in found])
 
 
-def one(states, seed, setting):
+def one(states: State, seed: int, setting: int) -> State:
     """The state of one run."""
     return jax.tree.map(lambda leaf: leaf[seed, setting], states._replace(round=()))._replace(round=states.round)
 
@@ -102,23 +119,23 @@ def one(states, seed, setting):
 class Axes:
     """Which leaves have a seed axis, in a form that jit can compare."""
 
-    def __init__(self, tree):
+    def __init__(self, tree: Tree) -> None:
         leaves, self.structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
         self.leaves = tuple(leaves)
 
     @property
-    def tree(self):
+    def tree(self) -> Tree:
         return jax.tree.unflatten(self.structure, self.leaves)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.leaves, self.structure))
 
-    def __eq__(self, other):
-        return (self.leaves, self.structure) == (other.leaves, other.structure)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Axes) and (self.leaves, self.structure) == (other.leaves, other.structure)
 
 
 @partial(jax.jit, static_argnums=0)
-def _compiled(axes, setup, states, plan):
+def _compiled(axes: Axes, setup: Setup, states: State, plan: Plan) -> State:
     run = states._replace(round=None, server=0, start=0, clients=0)
     of_setting = replace(setup, method=0, pool=None, shards=None, key=None)
     of_setup, of_plan = axes.tree
@@ -127,10 +144,10 @@ def _compiled(axes, setup, states, plan):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _evaluate(task, axes, w, tests):
+def _evaluate(task: Task, axes: Axes, w: Vector, tests: Tree) -> Metrics:
     over_settings = jax.vmap(lambda w, test: metrics(task, w, *test), in_axes=(0, None))
     return jax.vmap(over_settings, in_axes=(0, axes.tree))(w, tests)
 
 
-def _same(a, b):
+def _same(a: Any, b: Any) -> bool:
     return a is b or bool((a == b).all())

@@ -1,8 +1,13 @@
 """The states of all clients where they are kept one by one, read as if they were stacked."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fedlap.arrays import Tree
 
 
 class Clients(tuple):
@@ -14,24 +19,24 @@ class Clients(tuple):
     __slots__ = ()
 
     @property
-    def factor(self):
+    def factor(self) -> Tree:
         return stack(client.factor for client in self)
 
     @property
-    def solver(self):
+    def solver(self) -> Tree:
         return stack(client.solver for client in self)
 
     @property
-    def contribution(self):
+    def contribution(self) -> Tree:
         return stack(client.contribution for client in self)
 
 
-def stack(trees):
+def stack(trees: Iterable[Tree]) -> Tree:
     """Trees of arrays as one, [K, …], copied and not compiled: a program of K arguments takes K² to compile."""
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
 
 
-def _flatten_with_keys(clients):
+def _flatten_with_keys(clients: Clients) -> tuple[list[tuple[Any, Any]], None]:
     return [(jax.tree_util.SequenceKey(k), client) for k, client in enumerate(clients)], None
 
 

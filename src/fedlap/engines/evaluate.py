@@ -1,21 +1,27 @@
 """Accuracy and negative log-likelihood of the broadcast weights w_g on a test set."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from fedlap.algebra.vector import Vector
+from fedlap.arrays import Array, Number
+from fedlap.engines.parties import Task
 
 CHUNK = 500  # examples at a time: a network's activations for 10,000 images would not fit
 
 
 class Metrics(NamedTuple):
-    accuracy: float
-    nll: float
+    """One number each, or an array of them: of a round, of all rounds, of many runs."""
+
+    accuracy: Any
+    nll: Any
 
 
 @partial(jax.jit, static_argnums=0)
-def evaluate(task, w, inputs, labels, count=None):
+def evaluate(task: Task, w: Vector, inputs: Array, labels: Array, count: Number | None = None) -> Metrics:
     """Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one.
 
     Rows from `count` on are padding; there is none if it is not given.
@@ -38,6 +44,6 @@ def evaluate(task, w, inputs, labels, count=None):
 
 
 @partial(jax.jit, static_argnums=0)
-def predict(task, w, inputs):
+def predict(task: Task, w: Vector, inputs: Array) -> Array:
     """Class probabilities at the point estimate."""
     return task.likelihood.probabilities(task.model.apply(w.tree, inputs))

@@ -6,21 +6,22 @@ import jax
 import numpy as np
 
 from fedlap.engines.clients import Clients
-from fedlap.engines.parties import Moment
-from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.parties import Batches, Moment
+from fedlap.engines.round import ClientState, State, client_round, server_round
 from fedlap.engines.sequential import prepare
+from fedlap.engines.setup import Setup
 
 __all__ = ["advance", "prepare"]
 
 
-def advance(setup, state, drawn, batches):
+def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
     with jax.disable_jit():
         moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
-        def on_client(k, client):
+        def on_client(k: int, client: ClientState) -> ClientState:
             shard, mine = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
             return client_round(setup, told, client, shard, mine, moment)
 
         clients = Clients(on_client(k, client) if drawn[k] else client for k, client in enumerate(state.clients))
-        server = server_round(setup, state.server, clients.contribution, np.float64(drawn))
+        server = server_round(setup, state.server, clients.contribution, np.asarray(drawn, np.float64))
         return State(state.round + 1, server, server.w, clients)

@@ -1,10 +1,30 @@
 """Which inputs the clients and the server share for FedLap-Func."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedlap.streams import stream
+
+
+class Holdings(Protocol):
+    """What is asked of a federation: who holds which rows of one pool."""
+
+    @property
+    def clients(self) -> Sequence[str]: ...
+    @property
+    def inputs(self) -> np.ndarray: ...
+    @property
+    def labels(self) -> np.ndarray: ...
+    @property
+    def rows(self) -> Sequence[np.ndarray]: ...
+    @property
+    def sizes(self) -> np.ndarray: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def public(self) -> np.ndarray | None: ...
 
 
 class MemoryPoints(NamedTuple):
@@ -13,7 +33,7 @@ class MemoryPoints(NamedTuple):
     weights: np.ndarray  # [K, m] how many examples a point stands for, N_kc / M_kc; 0 is padding
 
 
-def draw_memory(federation, per_class, seed):
+def draw_memory(federation: Holdings, per_class: int, seed: int) -> MemoryPoints:
     """`per_class` random points of each class a client has; or the federation's public inputs, shared by all.
 
     A public point belongs to no class, so a client's N_k examples are spread evenly over them.
@@ -31,7 +51,9 @@ def draw_memory(federation, per_class, seed):
     return join_points(inputs, [weights for _, weights in chosen])
 
 
-def choose_points(labels, classes, per_class, seed, name):
+def choose_points(
+    labels: np.ndarray, classes: int, per_class: int, seed: int, name: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Which of a client's rows it shows to the others, and how many of its examples each stands for."""
     rng = stream(seed, "memory", name)
     of_class = [np.flatnonzero(labels == label) for label in range(classes)]
@@ -42,7 +64,7 @@ def choose_points(labels, classes, per_class, seed, name):
     return np.concatenate(chosen), np.concatenate(weights)
 
 
-def join_points(inputs, weights):
+def join_points(inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> MemoryPoints:
     """All clients' points one after the other; a client with fewer than the most is padded with weightless ones."""
     sizes = [len(each) for each in weights]
     mine, padded = np.zeros((len(sizes), max(sizes)), np.int32), np.zeros((len(sizes), max(sizes)))

@@ -3,18 +3,26 @@
 Both are made from a `setup`, all that stays fixed during a run (`engines.setup`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedlap.algebra.precision import Diagonal, Full, identity
 from fedlap.algebra.soft_labels import Memory, SoftLabels, weigh
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client, Server
+from fedlap.arrays import Array, Key, Number, Tree
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import GaussNewton
+from fedlap.models.curvature import Curvature, GaussNewton
+from fedlap.models.likelihood import Likelihood
+from fedlap.models.model import Trainable
+
+if TYPE_CHECKING:
+    from fedlap.engines.setup import Setup  # which is made of what is defined here
 
 # Of a larger memory each step sees a sample of this many points, so that it costs a step no more than its own
 # minibatch does. At w_g the gradients of all points but the client's own are zero, and so is their noise.
@@ -23,34 +31,36 @@ MEMORY_BATCH = 32
 # network's dropout were the same bits. Far from zero, because a key that is split gives those of 0, 1, 2 ….
 DROPOUT, NOISE = 1_000_001, 1_000_002
 
+Distil = Callable[[Vector, SoftLabels], Array]  # Σ_i τ_i ℓ(ŷ_i, w)
+
 
 @dataclass(frozen=True)
 class Task:
     """What is learnt: part of the program, so compared by value."""
 
-    model: Any
-    likelihood: Any
-    curvature: Any
+    model: Trainable
+    likelihood: Likelihood
+    curvature: Curvature
 
 
 class Pool(NamedTuple):
     """The arrays that all clients' row numbers point into."""
 
-    inputs: Any  # [N, ...]
-    labels: Any  # [N]
-    memory: Any  # [M, ...]
-    points: Any  # M, without the padding of runs that share a program
+    inputs: Array  # [N, ...]
+    labels: Array  # [N]
+    memory: Array  # [M, ...]
+    points: Array  # M, without the padding of runs that share a program
 
 
 class Shard(NamedTuple):
     """One client's part of the pool, padded at the end to the length of the longest."""
 
-    rows: Any  # [n_max]
-    n: Any
-    share: Any
-    number: Any  # of its name, for its random stream
-    mine: Any  # [m] places in the memory
-    weights: Any  # [m] N_kc / M_kc, zero where a client has fewer than m points
+    rows: Array  # [n_max]
+    n: Array
+    share: Array
+    number: Array  # of its name, for its random stream
+    mine: Array  # [m] places in the memory
+    weights: Array  # [m] N_kc / M_kc, zero where a client has fewer than m points
 
 
 class Batches(NamedTuple):
@@ -63,23 +73,23 @@ class Batches(NamedTuple):
 class Moment(NamedTuple):
     """What all clients are told at the start of a round."""
 
-    round: Any
+    round: Number
     start: Vector
-    key: Any
+    key: Key
 
 
 class Examples(NamedTuple):
     """Rows of a pool whose curvature is summed by weight, padded at the end; the last arguments of a curvature."""
 
-    inputs: Any
-    labels: Any
-    rows: Any
-    weights: Any
-    count: Any  # how many rows are no padding
-    key: Any
+    inputs: Array
+    labels: Array | None
+    rows: Array
+    weights: Array
+    used: Number  # how many rows are no padding
+    key: Key
 
 
-def client(setup, shard, moment):
+def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callable[[Array, Number], Client]]:
     """Client k for one round, all of its data, and `minibatch(rows, step)`: the same client seen through these rows.
 
     Where padding reads a row, it is one of the client's own: zero times another's infinity would not be zero.
@@ -91,7 +101,7 @@ def client(setup, shard, moment):
     memory = Memory(pool.memory, mine)
     key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
 
-    def minibatch(rows, step):
+    def minibatch(rows: Array, step: Number) -> Client:
         step_key = jax.random.fold_in(key, step)
         dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
         return whole._replace(
@@ -128,19 +138,19 @@ def client(setup, shard, moment):
     return whole, minibatch
 
 
-def server(setup, zeros, drawn):
+def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
     """The server for one round."""
     task, pool, shards = setup.task, setup.pool, setup.shards
     memory = Memory(pool.memory, shards.mine)
 
-    def average(stacked, weights=None):
-        weights = drawn if weights is None else drawn * weights
-        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1) / weights.sum(), stacked)
+    def average(stacked: Tree, weights: Array | None = None) -> Tree:
+        shares = drawn if weights is None else drawn * weights
+        return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1) / shares.sum(), stacked)
 
-    def argmin(function, start):
+    def argmin(function: Callable[[Tree], Array], start: Tree) -> Tree:
         return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)
 
-    def memory_hessian(w, mass, structure):
+    def memory_hessian(w: Vector, mass: Array, structure: str) -> Diagonal | Full:
         size = len(pool.memory)
         points = Examples(pool.memory, None, jnp.arange(size), mass, size, jax.random.key(0))
         return _memory_curvature(task, w, structure, points)
@@ -161,45 +171,47 @@ def server(setup, zeros, drawn):
     )
 
 
-def _no_argmin(objective, start):
+def _no_argmin(objective: object, start: object) -> Tree:
     raise ConfigError("k.argmin is asked for outside of client_update; expected it there alone")
 
 
-def _predict(task, w, inputs):
+def _predict(task: Task, w: Vector, inputs: Array) -> Array:
     return task.likelihood.probabilities(task.model.apply(w.tree, inputs))
 
 
-def _loss(task, pool, rows, real, n, outputs):
+def _loss(
+    task: Task, pool: Pool, rows: Array, real: Array, n: Array, outputs: Callable[[Vector, Array], Array]
+) -> Callable[[Vector], Array]:
     """An unbiased estimate of the sum over all n examples, from those rows that are real."""
     inputs, labels = pool.inputs[rows], pool.labels[rows]
 
-    def loss(w):
+    def loss(w: Vector) -> Array:
         each = task.likelihood.loss(outputs(w, inputs), labels)
         return n * jnp.where(real, each, 0).sum() / real.sum()
 
     return loss
 
 
-def _curvature(task, kind, w, structure, examples):
+def _curvature(task: Task, kind: Curvature, w: Vector, structure: str, examples: Examples) -> Diagonal | Full:
     if structure == "diagonal":
         return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, *examples)))
     return Full(kind.full(task.model, task.likelihood, w.tree, *examples))
 
 
-def _memory_curvature(task, w, structure, points):
+def _memory_curvature(task: Task, w: Vector, structure: str, points: Examples) -> Diagonal | Full:
     """At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label."""
     return _curvature(task, GaussNewton(), w, structure, points)
 
 
-def _distil(task, inputs):
-    def distil(w, labels):
+def _distil(task: Task, inputs: Array) -> Distil:
+    def distil(w: Vector, labels: SoftLabels) -> Array:
         outputs = task.model.apply(w.tree, inputs)
         return task.likelihood.soft_loss(outputs, labels.mass, labels.targets).sum()
 
     return distil
 
 
-def _sampled_distil(task, inputs, points, key):
+def _sampled_distil(task: Task, inputs: Array, points: Array, key: Key) -> Distil:
     if len(inputs) <= MEMORY_BATCH:
         return _distil(task, inputs)
     # Of a small memory that is padded to a larger one all points, as without the padding, whose weights are zero.
@@ -210,8 +222,8 @@ def _sampled_distil(task, inputs, points, key):
     return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
 
 
-def _noise(key):
-    def noise(samples, like):
+def _noise(key: Key) -> Callable[[int, Vector], Vector]:
+    def noise(samples: int, like: Vector) -> Vector:
         leaves, structure = jax.tree.flatten(like)
         keys = jax.random.split(key, len(leaves))
         draws = [jax.random.normal(k, (samples, *leaf.shape), leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]

@@ -1,28 +1,37 @@
 """The round, written once: what a client does and what the server does. Engines only decide where."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import AnyAlgorithm, Client
+from fedlap.arrays import Array, Tree
 from fedlap.engines import parties
-from fedlap.solvers import Problem
+from fedlap.solvers import Problem, ServerSolver, Solver
+
+if TYPE_CHECKING:
+    from fedlap.engines.setup import Setup  # which is made of what is defined here
+
+Answer = Callable[[Callable[..., Any], Tree, Any], tuple[Tree, Any]]  # (objective, start, memory) → variable, memory
 
 
 class ClientState(NamedTuple):
     """All that survives a round on one client, and the last it has sent."""
 
-    factor: Any
-    solver: Any
-    contribution: Any
+    factor: Tree
+    solver: Tree
+    contribution: Tree
 
 
 class State(NamedTuple):
     """All that survives a round; a checkpoint is exactly this."""
 
     round: int  # on the host, so that asking for it does not wait for the device
-    server: Any
+    server: Any  # what the algorithm calls q_g
     start: Vector
     clients: Any  # factor, solver and contribution of every client, [K, …]: a ClientState, stacked, or Clients
 
@@ -30,17 +39,31 @@ class State(NamedTuple):
 class Method(NamedTuple):
     """An algorithm and its solvers. Their numbers are leaves, so a sweep over them compiles once."""
 
-    algorithm: Any
-    solver: Any
-    server_solver: Any
+    algorithm: AnyAlgorithm
+    solver: Solver
+    server_solver: ServerSolver
 
 
-def client_round(setup, told, client, shard, batches, moment):
+class Engine(Protocol):
+    """What is asked of an engine, each of them a module."""
+
+    def prepare(self, state: State, count: int) -> State: ...
+    def advance(self, setup: "Setup", state: State, drawn: np.ndarray, batches: parties.Batches) -> State: ...
+
+
+def client_round(
+    setup: "Setup",
+    told: Tree,
+    client: ClientState,
+    shard: parties.Shard,
+    batches: parties.Batches,
+    moment: parties.Moment,
+) -> ClientState:
     """Lines 1 and 2 on one client, which knows of the server's state what is broadcast."""
     algorithm = setup.method.algorithm
     k, minibatch = parties.client(setup, shard, moment)
 
-    def solve(objective, start, state):
+    def solve(objective: Callable[..., Any], start: Tree, state: Tree) -> tuple[Tree, Tree]:
         problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
         return setup.method.solver.minimise(problem, state)
 
@@ -49,14 +72,14 @@ def client_round(setup, told, client, shard, batches, moment):
     return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
-def server_round(setup, server, contributions, drawn):
+def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array | np.ndarray) -> Any:
     """Line 3."""
     zeros = jax.tree.map(jnp.zeros_like, server.w)
     return setup.method.algorithm.server_update(server, contributions, parties.server(setup, zeros, drawn))
 
 
 @jax.jit
-def initial(setup):
+def initial(setup: "Setup") -> State:
     """The state before the first round, with one client for all: what a client that never moves would send."""
     algorithm = setup.method.algorithm
     start = Vector(setup.task.model.init(jax.random.fold_in(setup.key, 0), setup.pool.inputs[:1], setup.classes))
@@ -69,7 +92,7 @@ def initial(setup):
     return State(0, g, start, ClientState(t, setup.method.solver.init(variable), algorithm.contribution(t, q, k)))
 
 
-def answered(update, answer, memory):
+def answered(update: Callable[[Callable], Any], answer: Answer, memory: Any) -> tuple[Any, Any]:
     """What `update(argmin)` gives, and what is remembered of its argmins.
 
     Each argmin is answered by `answer(objective, start, memory)` with a variable and the memory for the next, so that
@@ -77,7 +100,7 @@ def answered(update, answer, memory):
     """
     memories = [memory]
 
-    def argmin(objective, start):
+    def argmin(objective: Callable[..., Any], start: Tree) -> Tree:
         variable, after = answer(objective, start, memories[-1])
         memories.append(after)
         return variable
@@ -85,10 +108,10 @@ def answered(update, answer, memory):
     return update(argmin), memories[-1]
 
 
-def _update(algorithm, told, factor, k, argmin):
+def _update(algorithm: AnyAlgorithm, told: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:
     return algorithm.client_update(told, factor, k._replace(argmin=argmin))
 
 
-def _stay(objective, start, before):
+def _stay(objective: object, start: Tree, before: object) -> tuple[Tree, Tree]:
     """Stays where it starts, and remembers what argmin ranges over: weights, or a Gaussian."""
     return start, start

@@ -4,15 +4,19 @@ Fastest for larger models on a CPU: nothing is padded, one program serves every 
 of steps is a value, and two clients on two cores beat two cores inside one client's small products.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.arrays import Array, Number, Tree
 from fedlap.engines.clients import Clients, stack
-from fedlap.engines.parties import Moment
-from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.parties import Batches, Moment
+from fedlap.engines.round import ClientState, State, client_round, server_round
+from fedlap.engines.setup import Setup
 from fedlap.machine import cores
 
 # Up to so many clients the server's program takes each one's contribution, and adds them up without a copy: thirty
@@ -20,15 +24,15 @@ from fedlap.machine import cores
 FEW = 100
 
 
-def prepare(state, count):
+def prepare(state: State, count: int) -> State:
     """Clients one by one: a client's state is replaced, never copied into a stack."""
     return state._replace(clients=Clients([state.clients] * count))
 
 
-def advance(setup, state, drawn, batches):
+def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
     moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
-    def on_client(k):
+    def on_client(k: int) -> ClientState:
         mine = jax.tree.map(lambda leaf: leaf[k], batches)
         return run_client(setup, told, state.clients[k], k, mine, moment)
 
@@ -43,24 +47,26 @@ def advance(setup, state, drawn, batches):
     return State(state.round + 1, server, server.w, clients)
 
 
-def run_client(setup, told, client, k, batches, moment):
+def run_client(setup: Setup, told: Tree, client: ClientState, k: int, batches: Batches, moment: Moment) -> ClientState:
     """Client k's part of a round. A real site calls this too, with nobody else's rows in its pool."""
     return jax.block_until_ready(_client(setup, told, client, k, batches, moment))
 
 
-def run_server(setup, server, contributions, drawn):
+def run_server(setup: Setup, server: Any, contributions: Sequence[Tree], drawn: np.ndarray) -> Any:
     """The server's part of a round, which reads of the pool only the memory points."""
     if len(contributions) > FEW:
-        return _server(setup, server, stack(contributions), np.float64(drawn))
-    return _server_of_few(setup, server, contributions, np.float64(drawn))
+        return _server(setup, server, stack(contributions), np.asarray(drawn, np.float64))
+    return _server_of_few(setup, server, contributions, np.asarray(drawn, np.float64))
 
 
-def _on_client(setup, told, client, k, batches, moment):
+def _on_client(
+    setup: Setup, told: Tree, client: ClientState, k: Number, batches: Batches, moment: Moment
+) -> ClientState:
     shard = jax.tree.map(lambda leaf: leaf[k], setup.shards)
     return client_round(setup, told, client, shard, batches, moment)
 
 
-def _on_server_of_few(setup, server, contributions, drawn):
+def _on_server_of_few(setup: Setup, server: Any, contributions: Sequence[Tree], drawn: Array) -> Any:
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *contributions)
     return server_round(setup, server, stacked, drawn)
 

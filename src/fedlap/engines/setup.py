@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.pytrees import pytree, static
-from fedlap.engines.memory import MemoryPoints, draw_memory
+from fedlap.arrays import Key
+from fedlap.engines.memory import Holdings, MemoryPoints, draw_memory
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method
+from fedlap.solvers import Solver
 from fedlap.streams import number, stream
 
 
@@ -24,10 +26,10 @@ class Setup:
     method: Method
     pool: Pool
     shards: Shard
-    key: Any
+    key: Key
 
 
-def make_setup(task: Task, method: Method, federation: Any, seed: int) -> Setup:
+def make_setup(task: Task, method: Method, federation: Holdings, seed: int) -> Setup:
     """The setup of a federation whose rows are all here."""
     memory = draw_memory(federation, method.algorithm.memory, seed)
     shards = make_shards(federation.clients, federation.sizes, pad(federation.rows, 0), memory)
@@ -73,40 +75,40 @@ def _real() -> Any:
 class Plan(NamedTuple):
     """What chance decides about one round."""
 
-    drawn: np.ndarray  # [K] which clients take part
+    drawn: Any  # [K] which clients take part
     batches: Batches  # of every client; empty for those not drawn
 
 
-def draw_plan(solver, federation, participation, seed, round):
+def draw_plan(solver: Solver, federation: Holdings, participation: float, seed: int, round: int) -> Plan:
     """The clients and the minibatches of a round: a function of the seed, the round and the clients' names."""
     drawn = _draw_clients(federation.clients, participation, seed, round)
     return Plan(drawn, draw_batches(solver, federation, drawn, seed, round))
 
 
-def draw_batches(solver, federation, drawn, seed, round):
+def draw_batches(solver: Solver, federation: Holdings, drawn: np.ndarray, seed: int, round: int) -> Batches:
     """The minibatches of the drawn clients; no client's depend on who else is drawn."""
     sizes, size_of = np.unique(federation.sizes, return_inverse=True)
     steps = np.array([solver.step_count(size) for size in sizes.tolist()], np.int32)[size_of]
     batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
-    for k in np.flatnonzero(drawn):
+    for k in np.flatnonzero(drawn).tolist():
         name, rows = federation.clients[k], federation.rows[k]
         solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
     return Batches(batches, steps * drawn)
 
 
-def draw_own_batches(solver: Any, name: str, rows: np.ndarray, seed: int, round: int) -> Batches:
+def draw_own_batches(solver: Solver, name: str, rows: np.ndarray, seed: int, round: int) -> Batches:
     """The minibatches of one client by itself: those that `draw_batches` gives it, without padding."""
     batches = np.full((solver.step_count(len(rows)), solver.batch), -1, np.int32)
     solver.schedule(stream(seed, "batches", round, name), rows, out=batches)
     return Batches(batches, np.int32(len(batches)))
 
 
-def everyone(participation):
+def everyone(participation: float) -> bool:
     """Whether all clients take part in every round, however many they are; as a number, 1 is one client."""
     return isinstance(participation, float) and participation == 1.0
 
 
-def _draw_clients(names, participation, seed, round):
+def _draw_clients(names: Sequence[str], participation: float, seed: int, round: int) -> np.ndarray:
     count = len(names)
     wanted = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
     if wanted >= count:
@@ -116,7 +118,7 @@ def _draw_clients(names, participation, seed, round):
     return np.isin(np.arange(count), drawn)
 
 
-def pad(ragged, value):
+def pad(ragged: Sequence[np.ndarray], value: int) -> np.ndarray:
     """Arrays of several lengths as one, filled up at the end."""
     full = np.full((len(ragged), max(map(len, ragged))), value, ragged[0].dtype)
     for row, short in zip(full, ragged, strict=True):

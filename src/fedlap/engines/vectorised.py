@@ -6,23 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlap.engines.parties import Moment
+from fedlap.arrays import Array
+from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.round import State, client_round, server_round
-from fedlap.engines.setup import Plan
+from fedlap.engines.setup import Plan, Setup
 
 
-def prepare(state, count):
+def prepare(state: State, count: int) -> State:
     """Clients stacked: leaf by leaf, [K, …]."""
     repeat = lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape))
     return state._replace(clients=jax.tree.map(repeat, state.clients))
 
 
-def advance(setup, state, drawn, batches):
-    new = _compiled(setup, state, Plan(np.float64(drawn), batches))
+def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
+    new = _compiled(setup, state, Plan(np.asarray(drawn, np.float64), batches))
     return new._replace(round=state.round + 1)
 
 
-def federated_round(setup, state, plan):
+def federated_round(setup: Setup, state: State, plan: Plan) -> State:
     """Who is not drawn is computed too, and forgotten."""
     moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
     on_clients = jax.vmap(lambda client, shard, batches: client_round(setup, told, client, shard, batches, moment))
@@ -32,7 +33,7 @@ def federated_round(setup, state, plan):
     return State(state.round + 1, server, server.w, clients)
 
 
-def _choose(drawn, new, old):
+def _choose(drawn: Array, new: Array, old: Array) -> Array:
     return jnp.where(drawn.reshape((-1,) + (1,) * (new.ndim - 1)) > 0, new, old)
 
 

@@ -1,16 +1,19 @@
 """Named arrays and a few words about them in one file, replaced at once or not at all, and never a pickle."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedlap.files.atomic import replacing
+from fedlap.files.folders import PathLike
 
 HEADER = "header"
 
 
-def write(path, header, arrays):
+def write(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -18,7 +21,7 @@ def write(path, header, arrays):
         np.savez(file, **{HEADER: words}, **arrays)
 
 
-def read(path):
+def read(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the arrays; ValueError whatever is wrong with the file."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:

@@ -1,12 +1,16 @@
 """A file is replaced at once or not at all: a reader finds the old one or the new one, never half."""
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from fedlap.files.folders import PathLike
 
 
 @contextmanager
-def replacing(path, mode=0o666):
+def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes.
 
     An error of the disk names `path`, whichever write it came from.
@@ -32,7 +36,7 @@ def replacing(path, mode=0o666):
             os.close(folder)
 
 
-def write(path, content):
+def write(path: PathLike, content: str | bytes) -> None:
     """Text or bytes as a whole file."""
     with replacing(path) as file:
         file.write(content if isinstance(content, bytes) else content.encode())

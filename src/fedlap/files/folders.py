@@ -3,10 +3,13 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedlap.errors import DataError
+
+PathLike = str | os.PathLike[str]
 
 
 def cache_folder() -> Path:
@@ -15,7 +18,7 @@ def cache_folder() -> Path:
     return Path(base or Path.home() / ".cache") / "fedlap"
 
 
-def results_folder(path) -> Path:
+def results_folder(path: PathLike) -> Path:
     """The folder, made if it is not there."""
     path = Path(path)
     try:
@@ -26,7 +29,7 @@ def results_folder(path) -> Path:
 
 
 @contextmanager
-def new_folder(path):
+def new_folder(path: PathLike) -> Iterator[Path]:
     """A neighbour to write files to: with all of them on disk it becomes `path`; if the block fails, it goes."""
     path = Path(path)
     if path.exists():

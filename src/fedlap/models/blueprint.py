@@ -1,11 +1,13 @@
 """Networks as plain values: which layers, with which sizes."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from typing import Any
 
 from fedlap.models import layers
 from fedlap.models.network import Network
 
-LAYERS = {
+LAYERS: dict[str, Callable[..., layers.Layer]] = {
     layer.__name__: layer
     for layer in (
         layers.Dense,
@@ -16,10 +18,10 @@ LAYERS = {
         layers.Dropout,
     )
 }
-DRAWS = {draw.__name__: draw for draw in (layers.uniform, layers.zeros)}
+DRAWS: dict[str, layers.Draw] = {draw.__name__: draw for draw in (layers.uniform, layers.zeros)}
 
 
-def describe(model):
+def describe(model: Any) -> list[dict[str, Any]] | None:
     """A list of layers, each {"layer": its class, …}; None of a model that is not made of these layers alone."""
     if type(model) is not Network or not all(type(layer) in LAYERS.values() for layer in model.layers):
         return None
@@ -28,15 +30,15 @@ def describe(model):
     return [{"layer": type(layer).__name__, **_sizes(layer)} for layer in model.layers]
 
 
-def rebuild(description):
+def rebuild(description: Iterable[dict[str, Any]]) -> Network:
     """The network described; a KeyError, TypeError or ValueError if that is none."""
     return Network(tuple(_rebuilt(**layer) for layer in description))
 
 
-def _sizes(layer):
+def _sizes(layer: Any) -> dict[str, Any]:
     values = {field.name: getattr(layer, field.name) for field in fields(layer)}
     return values | {"draw": values["draw"].__name__} if "draw" in values else values
 
 
-def _rebuilt(layer, **sizes):
+def _rebuilt(layer: str, **sizes: Any) -> layers.Layer:
     return LAYERS[layer](**sizes | {"draw": DRAWS[sizes["draw"]]} if "draw" in sizes else sizes)

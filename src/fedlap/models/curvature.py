@@ -5,20 +5,36 @@ read in chunks, as many as `count` needs, so that one program serves clients of 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from fedlap.arrays import Array, Key, Number, Tree
 from fedlap.models.layers import Weighted, sum_of_squares
+from fedlap.models.likelihood import Likelihood
+from fedlap.models.model import Trainable
 from fedlap.models.network import Network
 
 # Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples
 # cannot, and their bound only keeps the memory in hand.
 PASSED = 1_000_000
 HELD = 4_000_000
+
+Factor = Callable[[Array, Key], Array]  # (outputs, key) → the columns F of each example, [n, C, columns]
+
+
+class Curvature(Protocol):
+    """What is asked of a curvature; what is given are inputs, labels, rows, weights, count and a key."""
+
+    def diagonal(
+        self, model: Trainable, likelihood: Likelihood, params: Tree, *examples: Any, **named: Any
+    ) -> Tree: ...
+    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, *given: Any, **named: Any) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,18 @@ class GaussNewton:
 
     samples: int = 0
 
-    def diagonal(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+    def diagonal(
+        self,
+        model: Trainable,
+        likelihood: Likelihood,
+        params: Tree,
+        inputs: Array,
+        labels: Array,
+        rows: Array,
+        weights: Array,
+        count: Number,
+        key: Key,
+    ) -> Tree:
         """Shaped as the parameters."""
         by_layer = isinstance(model, Network)
         of, chunk_for = (_by_layer, _layer_chunk) if by_layer else (_by_example, _example_chunk)
@@ -42,7 +69,18 @@ class GaussNewton:
         chunk = lambda: chunk_for(model, factor, params, inputs[:1], key)
         return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
 
-    def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+    def full(
+        self,
+        model: Trainable,
+        likelihood: Likelihood,
+        params: Tree,
+        inputs: Array,
+        labels: Array,
+        rows: Array,
+        weights: Array,
+        count: Number,
+        key: Key,
+    ) -> Array:
         """[P, P], in the order of `ravel_pytree`."""
         factor = self._factor(likelihood)
         flat, _ = ravel_pytree(params)
@@ -55,7 +93,7 @@ class GaussNewton:
         chunk = lambda: _example_chunk(model, factor, params, inputs[:1], key)
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
-    def _factor(self, likelihood):
+    def _factor(self, likelihood: Likelihood) -> Factor:
         if self.samples:
             return lambda outputs, key: likelihood.sampled_factor(outputs, key, self.samples)
         return lambda outputs, key: likelihood.factor(outputs)
@@ -65,12 +103,34 @@ class GaussNewton:
 class ExactHessian:
     """Σ_i ω_i ∇²ℓ(f(x_i; w), y_i) itself, which need not be positive; for small models."""
 
-    def diagonal(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+    def diagonal(
+        self,
+        model: Trainable,
+        likelihood: Likelihood,
+        params: Tree,
+        inputs: Array,
+        labels: Array,
+        rows: Array,
+        weights: Array,
+        count: Number,
+        key: Key,
+    ) -> Tree:
         """Shaped as the parameters."""
         matrix = self.full(model, likelihood, params, inputs, labels, rows, weights, count, key)
         return ravel_pytree(params)[1](jnp.diagonal(matrix))
 
-    def full(self, model, likelihood, params, inputs, labels, rows, weights, count, key):
+    def full(
+        self,
+        model: Trainable,
+        likelihood: Likelihood,
+        params: Tree,
+        inputs: Array,
+        labels: Array,
+        rows: Array,
+        weights: Array,
+        count: Number,
+        key: Key,
+    ) -> Array:
         """[P, P], in the order of `ravel_pytree`."""
         flat, unravel = ravel_pytree(params)
 
@@ -84,7 +144,7 @@ class ExactHessian:
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
 
-def _by_layer(network, factor, params, inputs, weights, key):
+def _by_layer(network: Any, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
     """The diagonal from the columns of F, pulled back through one layer after the other."""
     tape = network.linearise(params, inputs)
     cotangents = jnp.moveaxis(factor(tape[-1].outputs, key), -1, 0)
@@ -96,7 +156,7 @@ def _by_layer(network, factor, params, inputs, weights, key):
     return tuple(reversed(diagonal))
 
 
-def _by_example(model, factor, params, inputs, weights, key):
+def _by_example(model: Trainable, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
     """The diagonal from the gradients of each example, for models whose layers are not known."""
 
     def squares(leaf):
@@ -105,7 +165,7 @@ def _by_example(model, factor, params, inputs, weights, key):
     return jax.tree.map(squares, _gradients(model, factor, params, inputs, key))
 
 
-def _gradients(model, factor, params, inputs, key):
+def _gradients(model: Trainable, factor: Factor, params: Tree, inputs: Array, key: Key) -> Tree:
     """JᵢᵀFᵢ, shaped [n, columns, ...] for every parameter."""
 
     def of(example, columns):
@@ -115,7 +175,7 @@ def _gradients(model, factor, params, inputs, key):
     return jax.vmap(of)(inputs, factor(model.apply(params, inputs), key))
 
 
-def _layer_chunk(network, factor, params, example, key):
+def _layer_chunk(network: Any, factor: Factor, params: Tree, example: Array, key: Key) -> int:
     """How many examples a chunk may have, by the numbers one passes between layers."""
 
     def sizes(params, example):
@@ -127,13 +187,13 @@ def _layer_chunk(network, factor, params, example, key):
     return PASSED // sum(math.prod(x.shape) + columns * math.prod(y.shape) for x, y in layers)
 
 
-def _example_chunk(model, factor, params, example, key):
+def _example_chunk(model: Trainable, factor: Factor, params: Tree, example: Array, key: Key) -> int:
     """How many examples a chunk may have, by the size of one's gradients."""
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
     return HELD // (numbers * _columns(model, factor, params, example, key))
 
 
-def _columns(model, factor, params, example, key):
+def _columns(model: Trainable, factor: Factor, params: Tree, example: Array, key: Key) -> int:
     return jax.eval_shape(lambda *given: factor(model.apply(*given), key), params, example).shape[-1]
 
 

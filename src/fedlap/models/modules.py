@@ -7,16 +7,17 @@ imported when one of its modules is given, not before.
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.arrays import Array, Key, Tree
 from fedlap.data.federation import fingerprint
 from fedlap.errors import ConfigError
 
@@ -39,22 +40,22 @@ class Wrapped:
     identity: Any = field(repr=False)  # the module, or its number where its attributes cannot be compared by value
 
     @classmethod
-    def of(cls, module):
+    def of(cls, module: Any) -> Self:
         return cls(module, module if _hashable(module) else id(module))  # nn.Sequential([...]) has a list in it
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self).of, (self.module,)  # in another process the module has another number
 
-    def init(self, key, inputs, classes):
+    def init(self, key: Key, inputs: Array, classes: int) -> Tree:
         return self._without_state(self.module.init(key, inputs))
 
-    def apply(self, params, inputs):
+    def apply(self, params: Tree, inputs: Array) -> Array:
         return self.module.apply(params, inputs)
 
-    def train(self, params, inputs, key):
+    def train(self, params: Tree, inputs: Array, key: Key) -> Array:
         return self.module.apply(params, inputs)
 
-    def _without_state(self, variables):
+    def _without_state(self, variables: Tree) -> Tree:
         if isinstance(variables, Mapping) and "params" in variables and len(variables) > 1:
             raise _stateful(self.module, [name for name in variables if name != "params"])
         return variables
@@ -67,10 +68,10 @@ class Linen(Wrapped):
     If it has a flag, its layers do what its code says. If it has none, those of its layers that have one are told.
     """
 
-    def init(self, key, inputs, classes):
+    def init(self, key: Key, inputs: Array, classes: int) -> Tree:
         return _promoted(self._without_state(self._call("init", key, inputs, training=False)))
 
-    def apply(self, params, inputs):
+    def apply(self, params: Tree, inputs: Array) -> Array:
         from flax.errors import InvalidRngError
 
         try:
@@ -78,12 +79,12 @@ class Linen(Wrapped):
         except InvalidRngError as error:
             raise _random(self.module) from error
 
-    def train(self, params, inputs, key):
+    def train(self, params: Tree, inputs: Array, key: Key) -> Array:
         # Flax takes the key of "params" for every name that has none.
         rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}
         return self._call("apply", params, inputs, training=True, rngs=rngs)
 
-    def _call(self, method, first, inputs, training, **options):
+    def _call(self, method: str, first: Any, inputs: Array, training: bool, **options: Any) -> Any:
         from flax.linen import intercept_methods
 
         module, flags = self.module, _flags(training)
@@ -95,13 +96,13 @@ class Linen(Wrapped):
             return getattr(module, method)(first, *args, **kwargs, **options)
 
 
-def _promoted(weights):
+def _promoted(weights: Tree) -> Tree:
     """In the precision of the run: Flax draws float32 even where JAX has float64."""
     real = jnp.zeros(()).dtype
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(leaf.dtype, real)), weights)
 
 
-def _tell(flags, call, args, kwargs, context):
+def _tell(flags: dict[str, bool], call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: Any) -> Any:
     """Call a layer with each of its flags that the caller has left out."""
     module = context.module  # bound, so one of this call's own
     if context.method_name == "__call__":
@@ -132,13 +133,13 @@ class Nnx:
     name: str
     contents: str  # a digest of the structure and the weights
     identity: Any = field(repr=False)
-    graphs: dict = field(repr=False, compare=False)  # of evaluation and of training
+    graphs: dict[bool, Any] = field(repr=False, compare=False)  # of evaluation and of training
     weights: Any = field(repr=False, compare=False)
     streams: Any = field(repr=False, compare=False)
     constants: Any = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, module):
+    def of(cls, module: Any) -> "Nnx":
         from flax import nnx
 
         graphs = {}
@@ -150,7 +151,7 @@ class Nnx:
                     setattr(part, name, _flags(training)[name])
             graphs[training], weights, streams, constants = _split(told)
         variable = lambda leaf: isinstance(leaf, nnx.Variable)
-        random = lambda leaf: jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+        random = lambda leaf: hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         kept = jax.tree_util.tree_leaves_with_path(constants, is_leaf=variable)
         if state := [".".join(str(key.key) for key in path) for path, leaf in kept if variable(leaf) or random(leaf)]:
             raise _stateful(module, state)
@@ -160,23 +161,23 @@ class Nnx:
         identity = graphs[False] if _hashable(graphs[False]) else object()
         return cls(type(module).__name__, contents, identity, graphs, weights, streams, constants)
 
-    def init(self, key, inputs, classes):
+    def init(self, key: Key, inputs: Array, classes: int) -> Tree:
         return _promoted(self.weights)
 
-    def apply(self, params, inputs):
+    def apply(self, params: Tree, inputs: Array) -> Array:
         outputs, streams = self._call(params, inputs, False, self.streams, None)
         if not _same(streams, self.streams):
             raise _random(self)
         return outputs
 
-    def train(self, params, inputs, key):
+    def train(self, params: Tree, inputs: Array, key: Key) -> Array:
         from flax import nnx
 
         leaves, structure = jax.tree.flatten(self.streams)
         streams = jax.tree.unflatten(structure, [_seeded(key, i, leaf) for i, leaf in enumerate(leaves, 1)])
         return self._call(params, inputs, True, streams, nnx.Rngs(jax.random.fold_in(key, 0)))[0]
 
-    def _call(self, params, inputs, training, streams, rngs):
+    def _call(self, params: Tree, inputs: Array, training: bool, streams: Tree, rngs: Any) -> tuple[Array, Tree]:
         from flax import nnx
 
         # A module shares the variables that it is merged from, and may change them: it gets some of its own.
@@ -190,29 +191,29 @@ class Nnx:
         return outputs, streams_after
 
 
-def is_linen(thing):
+def is_linen(thing: object) -> bool:
     return _is_module(thing, "flax.linen")
 
 
-def is_nnx(thing):
+def is_nnx(thing: object) -> bool:
     return _is_module(thing, "flax.nnx")
 
 
-def _is_module(thing, package):
+def _is_module(thing: object, package: str) -> bool:
     return any(base.__name__ == "Module" and base.__module__.startswith(package) for base in type(thing).__mro__)
 
 
-def _flags(training):
+def _flags(training: bool) -> dict[str, bool]:
     return {name: value == training for name, value in FLAGS.items()}
 
 
-def _attributes(module):
+def _attributes(module: Any) -> set[str]:
     """The names of attributes that are true, false or not yet set; those that can be set anew."""
     names = [each.name for each in fields(module)] if is_linen(module) else vars(module)
     return {name for name in names if getattr(module, name) is None or isinstance(getattr(module, name), bool)}
 
 
-def _arguments(module, inputs, known):
+def _arguments(module: Any, inputs: Array, known: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Positional and keyword arguments for a module's call: the inputs, and what it asks for of what is known."""
     signature = inspect.signature(module.__call__)
     bound = signature.bind_partial(inputs)
@@ -229,26 +230,27 @@ def _arguments(module, inputs, known):
     return bound.args, bound.kwargs
 
 
-def _split(module):
+def _split(module: Any) -> tuple[Any, Tree, Tree, Tree]:
     from flax import nnx
 
-    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+    graph, weights, streams, constants = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    return graph, weights, streams, constants
 
 
-def _seeded(key, number, leaf):
+def _seeded(key: Key, number: int, leaf: Array) -> Array:
     """A stream's key, or its count of draws, which begins at zero."""
-    if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jnp.zeros_like(leaf)
     return jax.random.split(jax.random.fold_in(key, number), leaf.shape)
 
 
-def _same(tree, other):
+def _same(tree: Tree, other: Tree) -> bool:
     """Whether no leaf has been replaced."""
     leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
     return len(leaves) == len(others) and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
-def _hashable(thing):
+def _hashable(thing: object) -> bool:
     try:
         hash(thing)
     except TypeError:
@@ -256,15 +258,15 @@ def _hashable(thing):
     return True
 
 
-def _stateful(module, state):
+def _stateful(module: object, state: Iterable[str]) -> ConfigError:
     return ConfigError(f"{_name(module)} keeps state ({', '.join(state)}); expected a module with weights only")
 
 
-def _random(module):
+def _random(module: object) -> ConfigError:
     return ConfigError(
         f"{_name(module)} draws random numbers in evaluation; expected a flag that turns them off ({', '.join(FLAGS)})"
     )
 
 
-def _name(module):
+def _name(module: object) -> str:
     return module.name if isinstance(module, Nnx) else type(module).__name__

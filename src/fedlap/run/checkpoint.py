@@ -1,22 +1,26 @@
 """A run on disk: its state, its table of metrics, and what makes it this run and no other."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from fedlap.engines.round import State
 from fedlap.errors import DataError
 from fedlap.files import archive
+from fedlap.files.folders import PathLike
 
 FORMAT = 3
 
 
-def save(path, state, table, description):
+def save(path: PathLike, state: State, table: np.ndarray, description: Mapping[str, Any]) -> None:
     arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
     archive.write(path, {"format": FORMAT, **description}, {"table": table, **arrays})
 
 
-def load(path, like, rows, description):
+def load(path: PathLike, like: State, rows: np.ndarray, description: Mapping[str, Any]) -> tuple[State, np.ndarray]:
     """The state and the table of metrics of a checkpoint of this very run; `like` and `rows` give the shapes."""
     path = Path(path)
     if not path.exists():
@@ -41,7 +45,7 @@ def load(path, like, rows, description):
     return state, table
 
 
-def _read(path):
+def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     try:
         header, arrays = archive.read(path)
         return header, arrays.pop("table"), arrays
@@ -49,5 +53,5 @@ def _read(path):
         raise DataError(f"{path}: not a readable checkpoint ({error})") from error
 
 
-def _named(state):
+def _named(state: State) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]

@@ -6,26 +6,33 @@ about most rows; getting worse, because a run on badly scaled inputs may begin t
 
 import math
 import warnings
+from collections.abc import Sequence
 from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from fedlap.errors import ConfigError, DivergedError, DivergedWarning
-from fedlap.models.likelihood import Categorical
+from fedlap.models.likelihood import Categorical, Likelihood
 from fedlap.solvers.newton import LARGEST
 
-WAYS = ("warn", "raise", "ignore")  # what to do about a run that is lost
+if TYPE_CHECKING:
+    from fedlap.run.history import History  # which asks here whether a run is lost
+    from fedlap.run.simulation import Simulation
+
+Way = Literal["warn", "raise", "ignore"]  # what to do about a run that is lost
+WAYS = get_args(Way)
 FAR = 3  # times the NLL of a model that knows nothing
 LASTING = 3  # rounds: one bad round, or two, are noise
 HOPELESS = 100  # times that NLL: lost, were it in one round only
 
 
-def ignorance(likelihood, classes):
+def ignorance(likelihood: Likelihood, classes: int) -> float:
     """The NLL of a model that knows nothing; of a likelihood that is not ours nobody can say."""
     return math.log(classes) if isinstance(likelihood, Categorical) else math.inf
 
 
-def lost_since(nll, ignorance):
+def lost_since(nll: Sequence[float] | np.ndarray, ignorance: float) -> int | None:
     """The first of the rounds from which on a run is lost, counted from 1, or None. An NLL that is no number is None.
 
     >>> lost_since([0.65, 203, 215], ignorance=0.69), lost_since([12, 6, 3, 0.5], ignorance=0.69)
@@ -53,7 +60,7 @@ def lost_since(nll, ignorance):
     return begins + 1 if worse else None
 
 
-def words(run, history):
+def words(run: "Simulation", history: "History") -> str | None:
     """Since when a run is lost, and what to change; None if it is not."""
     since, nll = history.diverged_since, history.nll
     if since is None:
@@ -70,11 +77,11 @@ def words(run, history):
     return f"{type(run.algorithm).__name__} diverged: {how}; try {tries}"
 
 
-def advice(run):
+def advice(run: "Simulation") -> list[str]:
     """What may help a run that is lost, by what its method and its solver have."""
     algorithm, found = run.algorithm, []
-    rho = getattr(algorithm, "rho", None)
-    if (isinstance(rho, Real) or getattr(rho, "shape", None) == ()) and rho > 1 / len(run.federation.clients):
+    rho: Any = getattr(algorithm, "rho", None)
+    if _is_number(rho) and rho > 1 / len(run.federation.clients):
         found.append("rho=evenly")
         if getattr(algorithm, "covariance", None) == "diagonal" and run.size <= LARGEST:
             found.append('covariance="full"')
@@ -84,12 +91,16 @@ def advice(run):
     return found or ["inputs of one scale"]
 
 
-def check_way(way):
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) or getattr(value, "shape", None) == ()
+
+
+def check_way(way: str) -> None:
     if way not in WAYS:
         raise ConfigError(f"on_divergence is {way!r}; expected " + ", ".join(f'"{each}"' for each in WAYS))
 
 
-def tell(text, way="warn", stacklevel=2):
+def tell(text: str, way: Way = "warn", stacklevel: int = 2) -> None:
     """Warn of a run that is lost, or raise; the stack level is that of `warnings.warn`."""
     if way == "raise":
         raise DivergedError(text)

@@ -1,16 +1,21 @@
 """A fitted model, apart from the data that it was fitted to."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.vector import Vector
+from fedlap.arrays import Array
 from fedlap.data import frames, validation
 from fedlap.engines.parties import Task
+from fedlap.engines.round import State
 from fedlap.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedlap.run.simulation import Simulation  # which makes fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,7 @@ class Fit:
     precision: Any  # the same without the lag of damping
 
     @classmethod
-    def of(cls, simulation, state):
+    def of(cls, simulation: "Simulation", state: State) -> "Fit":
         pool, federation = simulation.setup.pool.inputs, simulation.federation
         return cls(
             method=str(simulation.algorithm),
@@ -42,7 +47,7 @@ class Fit:
             precision=simulation.algorithm.precision_ahead(state.server),
         )
 
-    def inputs(self, inputs):
+    def inputs(self, inputs: Any) -> Array:
         """Inputs to predict for, checked, on the device."""
         if jax.dtypes.canonicalize_dtype(self.dtype) != self.dtype:
             raise ConfigError(f"the model is in {self.dtype}, which JAX has with JAX_ENABLE_X64=1 only")

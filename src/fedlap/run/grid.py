@@ -1,37 +1,50 @@
 """Several settings and seeds of a small model at once."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
 
 import jax
+import numpy as np
 
 from fedlap import identity
+from fedlap.algorithms.base import AnyAlgorithm
+from fedlap.data.federation import Federation
 from fedlap.engines import batch as grid
+from fedlap.engines.round import State
+from fedlap.engines.setup import Plan
 from fedlap.errors import ConfigError
 from fedlap.keywords import known_keywords
-from fedlap.models.likelihood import categorical
+from fedlap.models.curvature import Curvature
+from fedlap.models.likelihood import Likelihood, categorical
+from fedlap.models.model import ModelLike
 from fedlap.run import divergence
 from fedlap.run.history import History
-from fedlap.run.simulation import Simulation, progress
+from fedlap.run.rounds import progress
+from fedlap.run.simulation import Simulation
+from fedlap.solvers import ServerSolver, Solver
 from fedlap.streams import check_seeds
+
+Setting = tuple[AnyAlgorithm, Solver]
+Watch = Mapping[str, tuple[Any, Any]]
 
 
 @known_keywords("simulate_grid")
 def simulate_grid(
-    settings,
-    federations,
-    model,
+    settings: Iterable[Setting],
+    federations: Federation | list[Federation] | tuple[Federation, ...],
+    model: ModelLike,
     *,
-    rounds,
-    seeds,
-    watches=None,
-    participation=1.0,
-    likelihood=categorical,
-    curvature=None,
-    server_solver=None,
-    on_divergence="warn",
-):
+    rounds: int,
+    seeds: Iterable[int],
+    watches: Iterable[Watch] | None = None,
+    participation: float = 1.0,
+    likelihood: Likelihood = categorical,
+    curvature: Curvature | None = None,
+    server_solver: ServerSolver | None = None,
+    on_divergence: divergence.Way = "warn",
+) -> dict[tuple[int, int], History]:
     """Train every setting with every seed, all in one compiled program, and return {(setting, seed): history}.
 
     The seconds of a history are those of the whole batch.
@@ -70,9 +83,19 @@ def simulate_grid(
     lost = {place: history for place, history in histories.items() if history.diverged}
     if lost:
         (setting, seed), first = next(iter(lost.items()))
-        words = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}: "
-        divergence.tell(words + divergence.words(first.simulation, first), on_divergence, stacklevel=3)
+        words = divergence.words(runs.runs[runs.seeds.index(seed)][setting], first)
+        how_many = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}"
+        divergence.tell(f"{how_many}: {words}", on_divergence, stacklevel=3)
     return histories
+
+
+class Options(TypedDict, total=False):
+    """The arguments of `simulate` that all runs of a grid share."""
+
+    participation: float
+    likelihood: Likelihood
+    curvature: Curvature | None
+    server_solver: ServerSolver | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +107,21 @@ class Grid:
     prepared: grid.Prepared
 
     @classmethod
-    def of(cls, settings, federations, model, *, seeds, watches=None, **options):
+    def of(
+        cls,
+        settings: Iterable[Setting],
+        federations: Federation | list[Federation] | tuple[Federation, ...],
+        model: ModelLike,
+        *,
+        seeds: Iterable[int],
+        watches: Iterable[Watch] | None = None,
+        **options: Unpack[Options],
+    ) -> "Grid":
         """Check everything and put the data on the device. Arguments are those of `simulate_grid`."""
         settings, seeds = _pairs(settings), check_seeds("seeds", seeds)
-        federations = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
-        if len(federations) != len(seeds):
-            raise ConfigError(
-                f"{len(federations)} federations for {len(seeds)} seeds; expected one each, or one for all"
-            )
+        several = list(federations) if isinstance(federations, (list, tuple)) else [federations] * len(seeds)
+        if len(several) != len(seeds):
+            raise ConfigError(f"{len(several)} federations for {len(seeds)} seeds; expected one each, or one for all")
         watches = [{}] * len(seeds) if watches is None else list(watches)
         if len(watches) != len(seeds):
             raise ConfigError(f"{len(watches)} watches for {len(seeds)} seeds; expected one each")
@@ -102,42 +132,42 @@ class Grid:
                 )
                 for algorithm, solver in settings
             ]
-            for federation, seed, watch in zip(federations, seeds, watches, strict=True)
+            for federation, seed, watch in zip(several, seeds, watches, strict=True)
         ]
         _check_alike(runs)
         return cls(seeds, runs, grid.prepare(runs))
 
     @property
-    def first(self):
+    def first(self) -> list[Simulation]:
         """A run of each seed: what settings share."""
         return [of_seed[0] for of_seed in self.runs]
 
     @property
-    def columns(self):
+    def columns(self) -> tuple[int, ...]:
         return (*self.runs[0][0].columns, len(self.runs), len(self.runs[0]))
 
     @property
-    def one_shot(self):
+    def one_shot(self) -> bool:
         return self.runs[0][0].one_shot
 
-    def init(self):
+    def init(self) -> State:
         return self.prepared.states
 
-    def plan(self, round):
+    def plan(self, round: int) -> list[Plan]:
         return [run.plan(round) for run in self.first]
 
-    def step(self, states, plans):
-        return grid.advance(self.prepared, states, plans)
+    def step(self, state: State, plan: Sequence[Plan]) -> State:
+        return grid.advance(self.prepared, state, plan)
 
-    def look(self, states):
-        return grid.evaluate(self.prepared, states)
+    def look(self, state: State) -> np.ndarray:
+        return grid.evaluate(self.prepared, state)
 
-    def describe(self):
+    def describe(self) -> dict[str, str]:
         """What makes two grids the same."""
         methods = [[identity.of(run.algorithm), identity.of(run.solver)] for run in self.runs[0]]
         return {"grid": identity.digest([methods, *(run.describe() for run in self.first)])}
 
-    def histories(self, states, table):
+    def histories(self, states: State, table: np.ndarray) -> dict[tuple[int, int], History]:
         """The history of each run, {(setting, seed): history}."""
         return {
             (j, seed): History.of(self.runs[i][j], grid.one(states, i, j), table[:, :, i, j])
@@ -146,7 +176,7 @@ class Grid:
         }
 
 
-def _pairs(settings):
+def _pairs(settings: Iterable[Setting]) -> list[Setting]:
     """The (algorithm, solver) pairs, at least one."""
     listed = list(settings) if isinstance(settings, Iterable) else []
     if not listed:
@@ -157,7 +187,7 @@ def _pairs(settings):
     return listed
 
 
-def _check_alike(runs):
+def _check_alike(runs: list[list[Simulation]]) -> None:
     first = runs[0][0]
     for run in (run for of_seed in runs for run in of_seed):
         if jax.tree.structure(run.setup) != jax.tree.structure(first.setup):

@@ -1,15 +1,21 @@
 """What a run leaves behind: its curves, and a model that predicts."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedlap.engines.evaluate import Metrics, predict
-from fedlap.models.likelihood import categorical
+from fedlap.engines.round import State
+from fedlap.files.folders import PathLike
+from fedlap.models.likelihood import Likelihood, categorical
+from fedlap.models.model import ModelLike
 from fedlap.run import saved
 from fedlap.run.divergence import ignorance, lost_since
 from fedlap.run.fit import Fit
+
+if TYPE_CHECKING:
+    from fedlap.run.simulation import Simulation  # which makes histories
 
 
 class Final(NamedTuple):
@@ -39,21 +45,21 @@ class History:
     nll: np.ndarray
     seconds: np.ndarray  # wall time of each round, evaluation included
     watched: dict[str, Metrics]  # the same two on every set of `watch`
-    state: Any = None  # after the last round; None of a history that was loaded
-    simulation: Any = None  # the run and its data; None of a history that was loaded or pickled
+    state: State | None = None  # after the last round; None of a history that was loaded
+    simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
     @classmethod
-    def of(cls, simulation, state, table):
+    def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """From a table with a row a round: seconds, then accuracy and NLL of the test set and of each watched set."""
         seconds, accuracy, nll, *rest = table.T
         watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
         return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
         return f"History({self.fit.method}, {len(self.nll)} rounds, {last})"
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "simulation": None}
 
     @property
@@ -92,19 +98,19 @@ class History:
         """The label of each column of `predict`, as in the data that the federation was made from."""
         return self.fit.classes
 
-    def predict(self, inputs) -> np.ndarray:
+    def predict(self, inputs: Any) -> np.ndarray:
         """Class probabilities at the point estimate, a column for each of `classes`.
 
         A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
         """
         return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
 
-    def save(self, folder):
+    def save(self, folder: PathLike) -> None:
         """Into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
         saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
 
 
-def load(folder, model=None, likelihood=categorical) -> History:
+def load(folder: PathLike, model: ModelLike | None = None, likelihood: Likelihood = categorical) -> History:
     """A history that was saved: its curves, `final`, `weights` and `predict`.
 
     Args:

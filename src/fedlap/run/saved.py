@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +17,11 @@ from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import atomic
-from fedlap.files.folders import new_folder
+from fedlap.files.folders import PathLike, new_folder
 from fedlap.models import blueprint
 from fedlap.models.curvature import GaussNewton
-from fedlap.models.model import as_model
+from fedlap.models.likelihood import Likelihood
+from fedlap.models.model import ModelLike, as_model
 from fedlap.run.fit import Fit
 
 FORMAT = 1
@@ -27,9 +29,16 @@ WORDS, ARRAYS = "history.json", "arrays.npz"
 PRECISIONS = ("S", "precision")
 
 
-def save(folder, fit, accuracy, nll, seconds, watched):
+def save(
+    folder: PathLike,
+    fit: Fit,
+    accuracy: np.ndarray,
+    nll: np.ndarray,
+    seconds: np.ndarray,
+    watched: dict[str, Metrics],
+) -> None:
     """Write a new folder; one that exists is never touched."""
-    arrays = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
+    arrays: dict[str, Any] = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
     for place, metrics in enumerate(watched.values()):
         arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
     arrays |= {f"weights.{name}": np.asarray(array) for name, array in fit.w.named.items()}
@@ -53,14 +62,16 @@ def save(folder, fit, accuracy, nll, seconds, watched):
         atomic.write(unfinished / WORDS, json.dumps(words, indent=2) + "\n")
 
 
-def load(folder, model, likelihood):
+def load(
+    folder: PathLike, model: ModelLike | None, likelihood: Likelihood
+) -> tuple[Fit, np.ndarray, np.ndarray, np.ndarray, dict[str, Metrics]]:
     """What `save` was given, all of it checked."""
     folder = Path(folder)
     words = _words(folder / WORDS)
     try:
         arrays = _arrays(folder / ARRAYS, words["sha256"])
         fit = _fit(folder, words, arrays, model, likelihood)
-        curves = [arrays[name] for name in ("accuracy", "nll", "seconds")]
+        accuracy, nll, seconds = (arrays[name] for name in ("accuracy", "nll", "seconds"))
         watched = {
             name: Metrics(*(arrays[f"watched.{place}.{field}"] for field in Metrics._fields))
             for place, name in enumerate(words["watched"])
@@ -69,30 +80,36 @@ def load(folder, model, likelihood):
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{folder / WORDS}: not a saved history ({type(error).__name__}: {error})") from error
-    return fit, *curves, watched
+    return fit, accuracy, nll, seconds, watched
 
 
-def _fit(folder, words, arrays, model, likelihood):
+def _fit(
+    folder: Path,
+    words: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    model: ModelLike | None,
+    likelihood: Likelihood,
+) -> Fit:
     if model is None and words["model"] is None:
         raise ConfigError(f"{folder}: its model is not made of fedlap's layers; pass it: fedlap.load(folder, model=…)")
     if words["likelihood"] != type(likelihood).__name__:
         found = words["likelihood"]
         raise ConfigError(f"{folder}: its likelihood is {found}; pass it: fedlap.load(folder, likelihood=…)")
-    model = blueprint.rebuild(words["model"]) if model is None else as_model(model)
+    rebuilt = blueprint.rebuild(words["model"]) if model is None else as_model(model)
     classes, shape, dtype = tuple(words["classes"]), tuple(words["shape"]), np.dtype(words["dtype"])
     features = None if words["features"] is None else tuple(words["features"])
     inputs = jax.ShapeDtypeStruct((1, *shape), jax.dtypes.canonicalize_dtype(dtype))
-    like = jax.eval_shape(lambda key, x: model.init(key, x, len(classes)), jax.random.key(0), inputs)
+    like = jax.eval_shape(lambda key, x: rebuilt.init(key, x, len(classes)), jax.random.key(0), inputs)
     wanted = {f"weights.{name}": array.shape for name, array in Vector(like).named.items()}
     found = {name: array.shape for name, array in arrays.items() if name.startswith("weights.")}
     if found != wanted:
         raise DataError(f"{folder / ARRAYS}: its weights are {found}; expected those of the model, {wanted}")
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]))
-    task = Task(model, likelihood, GaussNewton())
+    task = Task(rebuilt, likelihood, GaussNewton())
     return Fit(words["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
 
 
-def _words(path):
+def _words(path: Path) -> dict[str, Any]:
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -105,7 +122,7 @@ def _words(path):
     return words
 
 
-def _arrays(path, sha256):
+def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
     try:
         content = path.read_bytes()
     except OSError as error:

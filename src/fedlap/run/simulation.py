@@ -2,9 +2,8 @@
 
 import dataclasses
 import math
-import time
 from collections import deque
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,23 +13,25 @@ import numpy as np
 from fedlap import identity
 from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import AnyAlgorithm
+from fedlap.arrays import Array
 from fedlap.data.federation import Federation, fingerprint
-from fedlap.domains import COUNT
-from fedlap.engines import choose
+from fedlap.engines import EngineName, choose
 from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
-from fedlap.engines.round import Method, State, initial
+from fedlap.engines.round import Engine, Method, State, initial
 from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError
+from fedlap.files.folders import PathLike
 from fedlap.keywords import known_keywords
 from fedlap.machine import keep_compiled_programs
-from fedlap.models.curvature import GaussNewton
-from fedlap.models.likelihood import categorical
-from fedlap.models.model import as_model, check_outputs
-from fedlap.run import checkpoint as checkpoints
+from fedlap.models.curvature import Curvature, GaussNewton
+from fedlap.models.likelihood import Likelihood, categorical
+from fedlap.models.model import ModelLike, as_model, check_outputs
 from fedlap.run import divergence
 from fedlap.run.history import History
-from fedlap.solvers import adam, descent
+from fedlap.run.rounds import progress
+from fedlap.solvers import ServerSolver, Solver, adam, descent
 from fedlap.streams import check_seed
 
 
@@ -41,35 +42,35 @@ class Simulation:
     Its methods are pure: what changes from round to round is in the state and nowhere else.
     """
 
-    algorithm: Any
+    algorithm: AnyAlgorithm
     federation: Federation
-    solver: Any
-    server_solver: Any
+    solver: Solver
+    server_solver: ServerSolver
     seed: int
-    participation: float | int
+    participation: float
     setup: Setup
     size: int  # how many weights
-    engine: Any
-    test: tuple
-    watch: dict[str, tuple]
+    engine: Engine
+    test: tuple[Array, Array]
+    watch: dict[str, tuple[Array, Array]]
 
     @classmethod
     @known_keywords("Simulation.of")
     def of(
         cls,
-        algorithm,
-        federation,
-        model,
+        algorithm: AnyAlgorithm,
+        federation: Federation,
+        model: ModelLike,
         *,
-        solver=None,
-        seed=0,
-        participation=1.0,
-        likelihood=categorical,
-        curvature=None,
-        server_solver=None,
-        engine="auto",
-        watch=None,
-    ):
+        solver: Solver | None = None,
+        seed: int = 0,
+        participation: float = 1.0,
+        likelihood: Likelihood = categorical,
+        curvature: Curvature | None = None,
+        server_solver: ServerSolver | None = None,
+        engine: EngineName = "auto",
+        watch: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> "Simulation":
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
         keep_compiled_programs()
         solver, server_solver = solver or adam(), server_solver or descent()
@@ -88,18 +89,20 @@ class Simulation:
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
-        watch = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
+        watched = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
         size = Vector(weights).size
-        engine = choose(engine, size)
-        return cls(algorithm, federation, solver, server_solver, seed, participation, setup, size, engine, test, watch)
+        chosen = choose(engine, size)
+        return cls(
+            algorithm, federation, solver, server_solver, seed, participation, setup, size, chosen, test, watched
+        )
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
 
     def init(self) -> State:
         return self.engine.prepare(initial(self.setup)._replace(round=0), self.setup.count)
 
-    def plan(self, round) -> Plan:
+    def plan(self, round: int) -> Plan:
         """Who takes part in a round, and with which minibatches."""
         return draw_plan(self.solver, self.federation, self.participation, self.seed, round)
 
@@ -124,7 +127,7 @@ class Simulation:
     def one_shot(self) -> bool:
         return self.algorithm.one_shot and everyone(self.participation)
 
-    def describe(self) -> dict:
+    def describe(self) -> dict[str, str]:
         """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
         parts = {
             "algorithm": self.algorithm,
@@ -146,22 +149,22 @@ class Simulation:
 
 @known_keywords("simulate")
 def simulate(
-    algorithm,
-    federation,
-    model,
+    algorithm: AnyAlgorithm,
+    federation: Federation,
+    model: ModelLike,
     *,
-    rounds,
-    checkpoint=None,
-    resume=False,
-    solver=None,
-    seed=0,
-    participation=1.0,
-    likelihood=categorical,
-    curvature=None,
-    server_solver=None,
-    engine="auto",
-    watch=None,
-    on_divergence="warn",
+    rounds: int,
+    checkpoint: PathLike | None = None,
+    resume: bool = False,
+    solver: Solver | None = None,
+    seed: int = 0,
+    participation: float = 1.0,
+    likelihood: Likelihood = categorical,
+    curvature: Curvature | None = None,
+    server_solver: ServerSolver | None = None,
+    engine: EngineName = "auto",
+    watch: Mapping[str, tuple[Any, Any]] | None = None,
+    on_divergence: divergence.Way = "warn",
 ) -> History:
     """Train for some rounds and return the history.
 
@@ -205,57 +208,30 @@ def simulate(
         watch=watch,
     )
     history = deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
-    if history.diverged:
-        divergence.tell(divergence.words(run, history), on_divergence, stacklevel=3)
+    if (text := divergence.words(run, history)) is not None:
+        divergence.tell(text, on_divergence, stacklevel=3)
     return history
 
 
-def histories(run, rounds, checkpoint=None, resume=False, share=math.inf):
+def histories(
+    run: Simulation,
+    rounds: int,
+    checkpoint: PathLike | None = None,
+    resume: bool = False,
+    share: float = math.inf,
+) -> Iterator[History]:
     """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
     for state, table in progress(run, rounds, checkpoint, resume, share):
         yield History.of(run, state, table)
 
 
-def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
-    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
-
-    A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
-    """
-    COUNT.check("rounds", rounds)
-    if resume and checkpoint is None:
-        raise ConfigError("resume needs a checkpoint to resume from")
-    if checkpoint is not None and not resume and Path(checkpoint).exists():
-        raise DataError(f"{checkpoint}: exists already; go on from it with resume=True, remove it or name another file")
-    rounds = 1 if run.one_shot else rounds
-    state, table = run.init(), np.zeros((0, *run.columns))
-    description = run.describe() if checkpoint is not None else {}
-    if resume:
-        state, table = checkpoints.load(checkpoint, state, table, description)
-        if len(table):
-            yield state, table
-    plan, saved, took = run.plan(state.round), time.monotonic(), 0.0
-    for _ in range(len(table), rounds):
-        began = time.perf_counter()
-        state = run.step(state, plan)
-        plan = run.plan(state.round)  # drawn while the device is still at work
-        metrics = run.look(state)
-        seconds = np.full((1, *metrics.shape[1:]), time.perf_counter() - began)
-        table = np.concatenate([table, np.concatenate([seconds, metrics])[None]])
-        if checkpoint is not None and time.monotonic() - saved >= took / share:
-            writing = time.monotonic()
-            checkpoints.save(checkpoint, state, table, description)
-            saved = time.monotonic()
-            took = saved - writing
-        yield state, table
-
-
-def _check_part(name, thing, method, example):
+def _check_part(name: str, thing: Any, method: str, example: str) -> None:
     if isinstance(thing, type) or not callable(getattr(thing, method, None)):
         raise ConfigError(f"{name} is {thing!r}; expected for example {example}")
     check(thing)
 
 
-def _check_participation(participation, count):
+def _check_participation(participation: float, count: int) -> None:
     if isinstance(participation, bool) or not isinstance(participation, (int, float)):
         raise ConfigError(f"participation is {participation!r}; expected a fraction or a number of clients")
     if isinstance(participation, int) and not 1 <= participation <= count:

@@ -1,5 +1,8 @@
 """Adam on minibatches, for clients, and on a whole objective until it converges, for the server."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,8 @@ import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
+from fedlap.arrays import Array, Tree
+from fedlap.solvers.problem import Problem
 
 
 @hyperparameters
@@ -21,18 +26,18 @@ class Adam:
 
     __repr__ = as_call("adam")
 
-    def step_count(self, n):
+    def step_count(self, n: int) -> int:
         return self.epochs * -(-n // self.batch)
 
-    def schedule(self, rng, rows, out):
+    def schedule(self, rng: np.random.Generator, rows: np.ndarray, out: np.ndarray) -> None:
         """Each epoch visits every row once, in its own order; the last batch may be short."""
         epochs = out.reshape(self.epochs, -1)
         epochs[:, : len(rows)] = rng.permuted(np.broadcast_to(rows, (self.epochs, len(rows))), axis=1)
 
-    def init(self, variable):
+    def init(self, variable: Tree) -> Tree:
         return self._optimiser.init(variable) if self.keep else ()
 
-    def minimise(self, problem, state):
+    def minimise(self, problem: Problem, state: Tree) -> tuple[Tree, Tree]:
         optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
 
         def step(i, carry):
@@ -47,7 +52,7 @@ class Adam:
         return variable, moments if self.keep else ()
 
     @property
-    def _optimiser(self):
+    def _optimiser(self) -> Any:
         clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
         return optax.chain(*clip, optax.adam(self.learning_rate))
 
@@ -66,7 +71,7 @@ class Descent:
 
     __repr__ = as_call("descent")
 
-    def solve(self, function, start):
+    def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser, gradient = optax.adam(self.learning_rate), jax.grad(function)
         block, first = 100, function(start)
 

@@ -1,11 +1,14 @@
 """L-BFGS on all the data, for models too large for Newton and too small to need minibatches."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
+from fedlap.arrays import Array, Tree
 from fedlap.solvers.problem import FullBatch
 
 
@@ -19,7 +22,7 @@ class LBFGS(FullBatch):
 
     __repr__ = as_call("lbfgs")
 
-    def solve(self, function, start):
+    def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser = optax.lbfgs(memory_size=self.history)
         value_and_gradient = optax.value_and_grad_from_state(function)
 

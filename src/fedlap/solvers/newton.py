@@ -1,5 +1,7 @@
 """Newton's method, which turns every algorithm into its theory on small models."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -7,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
 from fedlap.algebra.symmetric import rounding, solve, unit, unless
+from fedlap.arrays import Array, Tree
 from fedlap.errors import ConfigError
 from fedlap.solvers.problem import FullBatch
 
@@ -21,7 +24,7 @@ class Newton(FullBatch):
 
     __repr__ = as_call("newton")
 
-    def solve(self, function, start):
+    def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         x, unflatten = ravel_pytree(start)
         if x.size > LARGEST:
             raise ConfigError(
@@ -71,7 +74,7 @@ class Newton(FullBatch):
         return unflatten(jax.lax.while_loop(unfinished, step, (0, x, gradient(x), infinity, infinity, zero))[1])
 
 
-def _turned(H, g):
+def _turned(H: Array, g: Array) -> Array:
     """H⁻¹g with negative curvature turned, for objectives that are not convex."""
     scale = unit(jnp.abs(jnp.diagonal(H)))
     values, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
