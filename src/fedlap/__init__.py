@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
     from fedlap import algorithms as algorithms
     from fedlap import data
+    from fedlap import domains as domains
     from fedlap import errors as errors
     from fedlap import models as models
     from fedlap import solvers as solvers

@@ -2,16 +2,17 @@
 
 import math
 from numbers import Integral, Real
+from typing import Any, TypeGuard
 
 from fedlap.errors import ConfigError
 
 
-def is_whole(value: object, least: int = 0, most: float = math.inf) -> bool:
+def is_whole(value: Any, least: int = 0, most: float = math.inf) -> TypeGuard[int]:
     """Whether a value is a whole number in a range."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
 
 
-def is_number(value: object) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value is a finite number; an array of one number is."""
     if getattr(value, "shape", None) == ():
         value = value.item()

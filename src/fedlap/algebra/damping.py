@@ -83,8 +83,9 @@ PARTS = ("first", "second", "after")
 
 def _is_damping(value: Any) -> bool:
     """A function alone is no rule: it could not be an argument of a compiled program."""
-    rule = callable(value) and dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return rule or (is_number(value) and 0 < value <= 1)
+    if is_number(value):
+        return 0 < value <= 1
+    return callable(value) and dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _parse(plain: Any) -> Any:

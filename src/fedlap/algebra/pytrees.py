@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import jax.core
 
 Class = TypeVar("Class", bound=type)
 

@@ -7,7 +7,7 @@ below are frozen dataclasses, in lower case because they are written as calls, a
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -201,7 +201,7 @@ def _parse(plain: object) -> object:
     return PARTITIONS[name](**arguments)
 
 
-def _format(partition: Callable) -> object:
+def _format(partition: Any) -> object:
     """The mapping that `_parse` reads; of a partition that has no name there its repr, which is refused."""
     name = type(partition).__name__
     if PARTITIONS.get(name) is not type(partition):
