@@ -1,42 +1,17 @@
-"""Commands for researchers: sweeps, and the paper's tables and figures."""
+"""Commands for researchers: the paper's tables and figures."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedlap.cli.data import DataDir
+from fedlap.cli.run import Jobs, watch
 from fedlap.files.folders import results_folder
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="A folder to look for data sets in first.")]
 PaperDir = Annotated[Path | None, typer.Option("--paper", help="The folder paper/ of the repository; found by itself.")]
 OutputDir = Annotated[Path, typer.Option("--output", help="A folder for the Markdown, CSV and PNG files.")]
 CURVES = "curves"  # the figure that any row has
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger models; one a core if not given.")]
-
-
-def sweep(
-    spec: Annotated[Path, typer.Argument(help="A TOML file with a [sweep] section.")],
-    algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5; may be repeated."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: epochs=1,5; may be repeated."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
-    data_dir: DataDir = None,
-    jobs: Jobs = None,
-):
-    """Run every setting and seed of a grid, once: a second call runs what is missing. Ends with a table of winners."""
-    from fedlap.experiments import results
-    from fedlap.experiments import sweep as cells
-
-    wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
-    file = output or Path("results") / f"{wanted.name}.jsonl"
-    display = _carry_out(wanted, file, data_dir, jobs)
-    display.table(wanted.select(results.load(file)))
 
 
 def table(
@@ -94,7 +69,7 @@ def reproduce(
     file = output / f"{row}{'-quick' if quick else ''}.jsonl"
     if quick and not mine.candidates:
         raise DataError(f"{mine.choose_from}: no results to take the winning settings from; leave out --quick")
-    _carry_out(mine.sweep, file, data_dir, jobs, mine.winners if quick else None)
+    watch(mine.sweep, file, data_dir, jobs, mine.winners if quick else None)
     fresh = replace(found, fresh={row: file}, chosen_anew=not quick)
     for number in tables_of(found, row):
         _show(fresh, number, row, output)
@@ -115,25 +90,6 @@ def _draw(figure, of, stem):
     atomic.write(Path(f"{stem}.md"), f"# {drawn.title}\n\n![{drawn.title}]({stem.name}.png)\n\n{listed}\n")
     atomic.write(Path(f"{stem}.csv"), write.csv_text(drawn.columns, drawn.numbers))
     typer.echo(f"Written: {stem}.png, .md, .csv")
-
-
-def _carry_out(sweep, file, data_dir, jobs, quick=None):
-    import jax
-
-    from fedlap.cli.display import downloading
-    from fedlap.cli.sweep_display import Display
-    from fedlap.data import bring
-    from fedlap.experiments.runner import carry_out
-    from fedlap.stopping import resumable
-
-    with downloading() as progress:
-        bring(sweep.table["federation"]["dataset"], data_dir, progress)
-    if sweep.precision == "float64":
-        jax.config.update("jax_enable_x64", True)
-    with resumable("the same command goes on where this stopped"), Display(sweep, file) as display:
-        for event in carry_out(sweep, file, data_dir, jobs, quick):
-            display.show(event)
-    return display
 
 
 def _show(paper, number, row, output):
