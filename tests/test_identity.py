@@ -11,6 +11,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedlap.paper.rows import Paper
 
 import fedlap
 import fedlap.experiments.spec
@@ -26,7 +27,6 @@ from fedlap.experiments import sweep as cells
 from fedlap.experiments.spec import Train, resolve
 from fedlap.models import MODELS, curvature, layers, likelihood, ready
 from fedlap.models.blueprint import LAYERS
-from fedlap.paper.rows import Paper
 from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedlap.paper.rows import HONEST, PAPER, Paper
 from scipy import stats
 
 from fedlap.errors import DataError
 from fedlap.experiments.results import load
-from fedlap.paper.rows import HONEST, PAPER, Paper
 
 ROOT = Path(__file__).parent.parent
 ROWS = Paper.find(ROOT / "paper")

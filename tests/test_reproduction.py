@@ -10,6 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedlap.paper import figures, tables, write
+from fedlap.paper.picture import picture
+from fedlap.paper.pooled import optimum
+from fedlap.paper.rows import Paper
 from typer.testing import CliRunner
 
 import fedlap
@@ -17,10 +21,6 @@ from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.results import Curve, Result
 from fedlap.experiments.spec_identity import of_spec
-from fedlap.paper import figures, tables, write
-from fedlap.paper.picture import picture
-from fedlap.paper.pooled import optimum
-from fedlap.paper.rows import Paper
 
 PAPER = Paper.find()
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from fedlap import __version__
+from fedlap.cli import moved
 from fedlap.cli import network as network_cli
-from fedlap.cli import paper as paper_cli
 from fedlap.cli import run as run_cli
 from fedlap.cli import study as study_cli
 from fedlap.cli.data import data_app
@@ -40,12 +40,14 @@ def fedlap(
     """Federated learning where ADMM meets Bayes."""
 
 
-for command in (run_cli.run, run_cli.sweep, paper_cli.reproduce, paper_cli.table, paper_cli.figure):
+for command in (run_cli.run, run_cli.sweep):
     app.command()(command)
 for command in (network_cli.server, network_cli.node, study_cli.predict):
     app.command()(command)
 for command in (network_cli.run, network_cli.demo):
     study_cli.study_app.command()(command)
+for command in (moved.table, moved.figure, moved.reproduce):
+    app.command(hidden=True, context_settings=moved.ANY)(command)
 
 
 @app.command()
@@ -75,8 +77,13 @@ def _shown(value):
     return format_damping(value) or value
 
 
-def main():
-    """Run the command line; an error meant for the user is one line, without a traceback, and so is a full disk.
+def main() -> None:
+    """The command `fedlap`."""
+    run(app)
+
+
+def run(commands: typer.Typer) -> None:
+    """Run a command line; an error meant for the user is one line, without a traceback, and so is a full disk.
 
     A warning is one line, too.
     """
@@ -84,7 +91,7 @@ def main():
 
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        app()
+        commands()
     except FedlapError as error:
         message = str(error)
     except OSError as error:

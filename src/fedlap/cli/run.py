@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fedlap import __version__
 from fedlap.cli.data import DataDir
 
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger models; one a core if not given.")]
@@ -89,7 +90,7 @@ def sweep(
     display.table(wanted.select(results.load(file)))
 
 
-def watch(sweep, file, data_dir, jobs, quick=None):
+def watch(sweep, file, data_dir, jobs, quick=None, version=__version__):
     """Carry out a sweep while somebody looks on."""
     import jax
 
@@ -104,6 +105,6 @@ def watch(sweep, file, data_dir, jobs, quick=None):
     if sweep.precision == "float64":
         jax.config.update("jax_enable_x64", True)
     with resumable("the same command goes on where this stopped"), Display(sweep, file) as display:
-        for event in carry_out(sweep, file, data_dir, jobs, quick):
+        for event in carry_out(sweep, file, data_dir, jobs, quick, version):
             display.show(event)
     return display

@@ -1,7 +1,7 @@
 """FedLap-Func against FedLap in the first rounds, Fashion-MNIST 10 % homogeneous: is it the pixels, ReLU, or Adam?
 
 From the paper's inputs and network to the standard ones, one thing at a time, three seeds:
-python paper/experiments/func_inputs.py
+python -m reproduction.experiments.func_inputs
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 
 Eq. (14) has H_k at the new w_k; the words of the paper's appendix about V_k's line allow the point before. With exact
 local minima, ρ = 1/K and float64, on the four hospitals: the distance of w_g from the optimum of the pooled data after
-eight rounds. python paper/experiments/hessian_point.py
+eight rounds. python -m reproduction.experiments.hessian_point
 """
 
 from itertools import product

@@ -1,4 +1,4 @@
-"""FedLap-Func: does it matter where the server begins its argmin? python paper/experiments/func_start.py
+"""FedLap-Func: does it matter where the server begins its argmin? python -m reproduction.experiments.func_start
 
 At a step of FedLap from its last model, or at FedLap's sum. On UCI Credit, where Newton finds the argmin itself, three
 seeds; on Fashion-MNIST 10 % homogeneous, seed 62.

@@ -1,14 +1,14 @@
 """The tabular winners on ten seeds that chose nothing: which differences between methods are more than chance?
 
-Of FLamby-Heart and UCI Credit, the settings that won in paper/results run on seeds 100 to 109, and methods are compared
-seed by seed: python paper/experiments/more_seeds.py
+Of FLamby-Heart and UCI Credit, the settings that won in reproduction/results run on seeds 100 to 109, and methods are
+compared seed by seed: python -m reproduction.experiments.more_seeds
 
-Runs go to paper/experiments/results/more-seeds-ROW.jsonl. Called again, it runs what is missing, and prints the tables.
+Runs go to reproduction/experiments/results/more-seeds-ROW.jsonl. Called again, it runs what is missing, and prints the
+tables.
 """
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +18,14 @@ from fedlap.errors import DataError
 from fedlap.experiments.choose import finals, value
 from fedlap.experiments.results import load
 from fedlap.experiments.runner import carry_out
-from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, Paper
+from reproduction.commit import version
+from reproduction.rows import ALGORITHMS, HONEST, PAPER, Paper
 
-HERE = Path(__file__).parent
 ROWS = ("flamby", "uci-heterog", "uci-homog")
 STANDARD = tuple(f"standard-{name}" for name in ROWS)
 SEEDS = tuple(range(100, 110))
 TITLES = {PAPER: "chosen on test", HONEST: "chosen on validation"}
-# Those that docs/reproduction.md makes claims about.
+# Those that the paper, or docs/reproduction.md, makes claims about.
 PAIRS = [
     ("fedlap", "feddyn"),
     *product(("feddyn", "fedlap"), ("fedavg", "fedprox")),
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
         return f"{mean} ({low} to {high})".replace("−0.0", "0.0").replace("+0.0", "0.0")
 
 
-class Row(NamedTuple):
+class FurtherSeeds(NamedTuple):
     """A row of the paper's tables and its ten seeds: the settings that won in each way, and their results."""
 
     title: str
@@ -76,19 +76,19 @@ def sweep_of(row):
 
 
 def file_of(row):
-    return HERE / "results" / f"more-seeds-{row.name}.jsonl"
+    return row.spec.parents[1] / f"experiments/results/more-seeds-{row.name}.jsonl"
 
 
 def read(row):
     won = {(name, way): row.chosen(name, way) for name in row.sweep.algorithms for way in TITLES}
     chosen = {key: each.setting for key, each in won.items() if each is not None}
-    return Row(row.title, chosen, sweep_of(row).select(load(file_of(row))))
+    return FurtherSeeds(row.title, chosen, sweep_of(row).select(load(file_of(row))))
 
 
-def table(rows, way):
+def table(rows, way, pairs=PAIRS):
     """A line a pair of methods, a column a row: the first's accuracy less the second's."""
     lines = [["difference", *(row.title for row in rows)], ["---"] * (1 + len(rows))]
-    for pair in PAIRS:
+    for pair in pairs:
         both = [[row.accuracies(name, way) for name in pair] for row in rows]
         cells = ["–" if None in each else str(Difference.of(*each)) for each in both]
         if any(cell != "–" for cell in cells):
@@ -97,11 +97,11 @@ def table(rows, way):
 
 
 def main():
-    paper = Paper.find(HERE.parent)
+    paper = Paper.find()
     for names, inputs in ((ROWS, "the paper's inputs"), (STANDARD, "standard inputs")):
         rows = [paper.row(name) for name in names]
         for row in rows:
-            for _ in carry_out(sweep_of(row), file_of(row), quick=row.winners):
+            for _ in carry_out(sweep_of(row), file_of(row), quick=row.winners, version=version()):
                 pass
         for way, words in TITLES.items():
             print(f"Accuracy in points, settings {words}, {inputs}\n\n{table([read(row) for row in rows], way)}\n")

@@ -1,8 +1,9 @@
 """FedDyn without weight decay on homogeneous MNIST, in the paper's grid: does it fall apart? 20 rounds, seed 62.
 
-The paper's figure says so of one setting, which it does not name; `fedlap figure weight-decay` has the middle one.
+The paper's figure says so of one setting, which it does not name; that of `python -m reproduction figure weight-decay`
+is the middle one.
 Of the grid, ten epochs at the higher rate are left out.
-python paper/experiments/feddyn_no_decay.py
+python -m reproduction.experiments.feddyn_no_decay
 """
 
 from itertools import product

@@ -17,6 +17,7 @@ ALGORITHMS = {
     "fedlap_cov": "FedLap-Cov",
     "fedlap_func": "FedLap-Func",
 }
+HERE = Path(__file__).parent
 PUBLISHED = "published.toml"
 STANDARD = "standard-"  # the same row as a user would run it: scaled inputs, ReLU
 PAPER, HONEST = choose.PAPER, choose.HONEST  # both of the paper's own grid
@@ -26,22 +27,19 @@ WAYS = (PAPER, HONEST, WIDER)
 
 @dataclass(frozen=True)
 class Paper:
-    """The folder paper/, and where the results are."""
+    """A folder with published.toml, specs/ and results/: this package's own, unless another is named."""
 
     folder: Path
     fresh: dict[str, Path] = field(default_factory=dict)  # of some rows: new results, to report in place of these
     chosen_anew: bool = False  # and their settings chosen by them too
+    _rows: dict[str, "PaperRow"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def find(cls, folder=None):
-        """In the folder named, or here, or in the repository this package is installed from."""
-        places = [Path(folder)] if folder else [Path("paper"), Path(__file__).parents[3] / "paper"]
-        for place in places:
-            if (place / PUBLISHED).exists():
-                return cls(place)
-        raise ConfigError(
-            f"{places[0]}: no {PUBLISHED} there; run this in a clone of the repository, or name its folder with --paper"
-        )
+    def find(cls, folder: Path | None = None) -> "Paper":
+        folder = HERE if folder is None else Path(folder)
+        if not (folder / PUBLISHED).exists():
+            raise ConfigError(f"{folder}: no {PUBLISHED} there; expected the numbers that the paper prints")
+        return cls(folder)
 
     @cached_property
     def published(self):
@@ -57,21 +55,27 @@ class Paper:
     @property
     def names(self):
         """The rows that can be run."""
-        return sorted(path.stem for path in self.folder.glob("*.toml") if path.name != PUBLISHED)
+        return sorted(path.stem for path in self.folder.glob("specs/*.toml"))
 
-    def row(self, name):
+    def row(self, name: str) -> "PaperRow":
+        """A row by its name; its results are read once, however many tables ask for them."""
+        if name not in self._rows:
+            self._rows[name] = self._make_row(name)
+        return self._rows[name]
+
+    def _make_row(self, name: str) -> "PaperRow":
         if name not in self.names:
             raise unknown("row", name, self.names)
         known = self.published["rows"].get(name.removeprefix(STANDARD), {"title": name})
         committed = self.folder / "results" / f"{name}.jsonl"
         report_from = self.fresh.get(name, committed)
         choose_from = report_from if self.chosen_anew else committed
-        spec = self.folder / f"{name}.toml"
-        return Row(name, known["title"], known.get("minutes"), spec, choose_from, report_from)
+        spec = self.folder / "specs" / f"{name}.toml"
+        return PaperRow(name, known["title"], known.get("minutes"), spec, choose_from, report_from)
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """A data set divided in one way."""
 
     name: str

@@ -3,15 +3,15 @@
 import re
 from itertools import groupby
 
-from fedlap.paper.rows import HONEST, PAPER, WIDER
-from fedlap.paper.tables import KINDS
-from fedlap.paper.write import ABOVE, DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
+from reproduction.rows import HONEST, PAPER, WIDER
+from reproduction.tables import KINDS
+from reproduction.write import ABOVE, DIFFERENCE, LINES, UNTUNED, has_wider, lines, titles, winning_settings
 
 LEGEND = (
     "mean(standard deviation) over seeds; ours: setting chosen on test as the paper seems to, honest: on held-out "
     "rows{wider}; diff.: ours minus the paper's; ✓ within two published deviations, ≈ within a point (NLL: half a "
     "digit), judged before rounding; ▲ above, ▼ below ({above}); – not run or nothing chosen, ∞ not reached by every "
-    "seed; in brackets the row's name for fedlap reproduce"
+    "seed; in brackets the row's name for python -m reproduction row"
 )
 LEGEND_OF_WIDER = ", wider: on test, among more values than the paper's"
 SHORT = {

@@ -7,9 +7,9 @@ import numpy as np
 from fedlap.errors import DataError
 from fedlap.experiments.choose import finals
 from fedlap.experiments.plots import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
-from fedlap.paper.pooled import optimum
-from fedlap.paper.rows import ALGORITHMS, PAPER, WIDER
-from fedlap.paper.write import setting_text
+from reproduction.pooled import optimum
+from reproduction.rows import ALGORITHMS, PAPER, WIDER
+from reproduction.write import setting_text
 
 TWO_CLIENTS = {  # and over how many rounds a median smooths: Adam on columns up to 100,000 throws some far off
     "uci-two-clients": ("a thousand steps of Adam for each local problem", 9),
@@ -174,7 +174,7 @@ def _ends(values):
 def _with_results(row):
     if not any(result.held_out == 0 for result in row.reported):
         file = row.report_from
-        raise DataError(f"{file}: no results on all rows yet; fedlap sweep {row.spec} --output {file} makes them")
+        raise DataError(f"{file}: no results on all rows yet; python -m reproduction grid {row.name} makes them")
     return row
 
 

@@ -1,7 +1,7 @@
 """FedLap on homogeneous MNIST: how many rounds to 97.5 % with more epochs or a higher rate, both in the paper's grid?
 
 The tables have five epochs and a rate of 1e-3, carried over from Fashion-MNIST. Seed 62:
-python paper/experiments/mnist_rounds.py
+python -m reproduction.experiments.mnist_rounds
 """
 
 import fedlap

@@ -8,7 +8,7 @@ import numpy as np
 from fedlap.errors import unknown
 from fedlap.experiments.choose import finals, value
 from fedlap.experiments.summary import LAST
-from fedlap.paper.rows import ALGORITHMS, PAPER, STANDARD, WAYS, Row
+from reproduction.rows import ALGORITHMS, PAPER, STANDARD, WAYS, PaperRow
 
 
 def mean_accuracy(curve, round):
@@ -33,7 +33,7 @@ def nll(curve, round):
     return value(curve, int(round))[1]
 
 
-class Kind(NamedTuple):
+class TableKind(NamedTuple):
     title: str
     head: str  # of the column of rounds or accuracies
     measure: object
@@ -46,12 +46,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "1": Kind("Average accuracy (%)", "round", mean_accuracy, 1, 1.0),
-    "2": Kind("Maximum accuracy (%)", "round", maximum_accuracy, 1, 1.0),
-    "3": Kind("Rounds to an accuracy", "accuracy (%)", rounds_to_accuracy, 0, 0.0),
-    "4": Kind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
-    "5": Kind("Negative log-likelihood", "round", nll, 2, 0.005),
-    "two-points": Kind(
+    "1": TableKind("Average accuracy (%)", "round", mean_accuracy, 1, 1.0),
+    "2": TableKind("Maximum accuracy (%)", "round", maximum_accuracy, 1, 1.0),
+    "3": TableKind("Rounds to an accuracy", "accuracy (%)", rounds_to_accuracy, 0, 0.0),
+    "4": TableKind("Average accuracy (%), UCI Credit homogeneous", "round", mean_accuracy, 1, 1.0),
+    "5": TableKind("Negative log-likelihood", "round", nll, 2, 0.005),
+    "two-points": TableKind(
         "FedLap-Func with two memory points per class and client",
         "number",
         mean_accuracy,
@@ -59,7 +59,7 @@ KINDS = {
         1.0,
         "average at round {}",
     ),
-    "standard": Kind("Standard inputs and activations, accuracy (%)", "round", mean_accuracy, 1, 1.0),
+    "standard": TableKind("Standard inputs and activations, accuracy (%)", "round", mean_accuracy, 1, 1.0),
 }
 # The paper's appendix has the three numbers of Tables 1, 2 and 3 for two memory points, so they share a table here.
 OF_TWO_POINTS = {
@@ -85,8 +85,8 @@ class Spread(NamedTuple):
 class Entry:
     """One cell of a table."""
 
-    row: Row
-    kind: Kind
+    row: PaperRow
+    kind: TableKind
     at: str  # the round, or the accuracy
     algorithm: str
     published: tuple[float, float] | None

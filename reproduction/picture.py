@@ -3,9 +3,9 @@
 from math import inf
 
 from fedlap.experiments.plots import pyplot, save
-from fedlap.paper.rows import ALGORITHMS, PAPER
-from fedlap.paper.tables import KINDS
-from fedlap.paper.write import title
+from reproduction.rows import ALGORITHMS, PAPER
+from reproduction.tables import KINDS
+from reproduction.write import title
 
 
 def picture(entries, number, path):

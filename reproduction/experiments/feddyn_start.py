@@ -1,7 +1,7 @@
 """FedDyn on Fashion-MNIST 10 % homogeneous with w_g = 0 before the first round, as Bayes has it: 50 rounds, seed 62.
 
 FedDyn has no prior: its w_g is the network that clients start from. From zero, all that a network is made of counts as
-moved, and the first average counts twice. python paper/experiments/feddyn_start.py
+moved, and the first average counts twice. python -m reproduction.experiments.feddyn_start
 """
 
 import fedlap

@@ -1,7 +1,7 @@
 """FedDyn on Fashion-MNIST 10 % homogeneous with a weaker history on the server: 50 rounds, seed 62.
 
 FedDyn as published adds all that clients have ever moved, on average; the authors' later code seems to add less.
-python paper/experiments/feddyn_history.py
+python -m reproduction.experiments.feddyn_history
 """
 
 import fedlap

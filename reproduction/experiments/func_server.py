@@ -1,7 +1,7 @@
 """FedLap-Func on Fashion-MNIST 10 % homogeneous: which part of it keeps it below FedLap? Seed 62.
 
 The memory points a client sees in a step, the client's terms, the server's, how well it minimises, or raw pixels:
-python paper/experiments/func_server.py
+python -m reproduction.experiments.func_server
 """
 
 import jax

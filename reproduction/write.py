@@ -6,8 +6,8 @@ from itertools import groupby
 from math import inf
 
 from fedlap.experiments.winners import setting_text
-from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
-from fedlap.paper.tables import KINDS, nearest
+from reproduction.rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
+from reproduction.tables import KINDS, nearest
 
 CHOSEN_ON = {PAPER: "test", HONEST: "validation", WIDER: "test, wider grid"}
 LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation", WIDER: "ours, wider grid"}

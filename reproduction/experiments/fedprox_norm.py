@@ -1,7 +1,7 @@
 """FedProx on MNIST homogeneous with a norm that is not squared: 20 rounds, seed 62.
 
 By its equation even the smallest alpha of the paper's grid slows clients down. The authors' later code has the plain
-norm, whose pull does not grow with the distance. python paper/experiments/fedprox_norm.py
+norm, whose pull does not grow with the distance. python -m reproduction.experiments.fedprox_norm
 """
 
 import jax.numpy as jnp
