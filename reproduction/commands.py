@@ -31,7 +31,13 @@ OutputDir = Annotated[Path, typer.Option("--output", help="A folder for the Mark
 RowName = Annotated[str, typer.Argument(help="A row of the paper's tables, for example flamby.")]
 CURVES = "curves"  # the figure that any row has
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_show_locals=False,
+)
 
 
 @app.callback()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+from fedlap.errors import DataError
 from reproduction import figures, tables, write
 from reproduction.experiments import more_seeds
 from reproduction.picture import picture
@@ -54,11 +55,10 @@ def pages(paper: Paper) -> dict[Path, str]:
     ):
         page = REPOSITORY / name
         text = texts.get(page) or page.read_text()
-        # From the head of its table to the next empty line.
-        new = f"{table}\n\n"
-        texts[page], count = re.subn(rf"^{head}.*?\n\n", lambda _, new=new: new, text, flags=re.DOTALL | re.MULTILINE)
+        pattern = rf"^{head}.*\n(?:\|.*\n)*"  # the table that begins with this head, to its last line
+        texts[page], count = re.subn(pattern, lambda _, new=table: f"{new}\n", text, flags=re.MULTILINE)
         if count != 1:
-            raise ValueError(f"{page}: expected one table that begins with {head}, found {count}")
+            raise DataError(f"{page}: expected one table that begins with {head}, found {count}")
     return texts
 
 
@@ -71,7 +71,7 @@ def counts(paper: Paper) -> str:
             ran = [entry for entry in tables.entries(paper, number) if entry.ours[way] and entry.published]
             both.append([_inside(ran, names, way).replace(" of ", "/") for names in GROUPS.values()])
         cells = ("–" if first == "–" else f"{first}, {second}" for first, second in zip(*both, strict=True))
-        lines.append([f"[{number}](tables/table-{number}.md): {tables.KINDS[number].title.lower()}", *cells])
+        lines.append([f"[Table {number}](tables/table-{number}.md): {tables.KINDS[number].title}", *cells])
     return _table(lines)
 
 
@@ -87,13 +87,13 @@ def rows(paper: Paper) -> str:
 
 def missed(paper: Paper) -> str:
     """The cells of Table 1 that came out otherwise at the last round of their row."""
-    head = ["data set", "method", "ours", "paper", "ours is"]
+    head = ["data set", "method", "ours", "paper"]
     lines = [head, ["---"] * len(head)]
     for row, ran in of_table_1(paper):
         for entry in ran:
             if entry.key == ran[-1].key and entry.verdict(PAPER) not in ("within", "near"):
                 numbers = [write.number_text(number, 1) for number in (entry.ours[PAPER], entry.published)]
-                lines.append([row.title, ALGORITHMS[entry.algorithm], *numbers, entry.verdict(PAPER)])
+                lines.append([row.title, ALGORITHMS[entry.algorithm], *numbers])
     return _table(lines)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from itertools import groupby
 from math import inf
 
@@ -13,6 +14,7 @@ CHOSEN_ON = {PAPER: "test", HONEST: "validation", WIDER: "test, wider grid"}
 LINES = {PAPER: "ours, chosen on test", HONEST: "ours, chosen on validation", WIDER: "ours, wider grid"}
 COLUMNS = {PAPER: "chosen_on_test", HONEST: "chosen_on_validation", WIDER: "wider_grid"}
 UNTUNED = "ours"  # every method has one setting, nothing was chosen
+WIDTH = 119  # of a line of prose in Markdown
 DIFFERENCE = "difference"  # ours, chosen on test, minus the paper's
 MARKS = {"within": "✓", "near": "≈", "above": "▲", "below": "▼", "diverged": "", None: ""}
 LEGEND = (
@@ -82,14 +84,18 @@ def markdown(entries, number):
     body = [[*_once(name, previous), *cells] for name, cells, previous in _with_previous(lines(entries))]
     printed = any(entry.published for entry in entries)
     parts = [
-        f"# {title(number)}\n\n{_legend(entries)}\n\n",
+        f"# {title(number)}\n\n{_paragraph(_legend(entries))}\n\n",
         _grid(head, body),
-        f"\n## Settings\n\n{SECONDS}\n\n",
+        f"\n## Settings\n\n{_paragraph(SECONDS)}\n\n",
         settings(entries),
     ]
     if kind.point and printed:
-        parts += [f"\n## Does the printed line lie in the grid?\n\n{NEAREST}\n\n", in_the_grid(entries)]
+        parts += [f"\n## Does the printed line lie in the grid?\n\n{_paragraph(NEAREST)}\n\n", in_the_grid(entries)]
     return "".join(parts)
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
 def _legend(entries):
