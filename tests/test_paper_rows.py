@@ -1,9 +1,9 @@
 """The paper's rows as sweeps: the appendix's grids and the printed numbers, typed from the paper."""
 
 import pytest
-from fedlap.paper.rows import ALGORITHMS, Paper
 
 from fedlap.data import LOADERS
+from reproduction.rows import ALGORITHMS, Paper
 
 PAPER = Paper.find()
 
