@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedlap
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.results import Curve
-from papers import change_lines, paper_of_one_row, paper_without_results
+from papers import change_lines, make_up, paper_of_one_row, paper_without_results
 from reproduction import commit, tables, write
 from reproduction.commands import app
 from reproduction.picture import picture
@@ -263,6 +263,27 @@ def test_a_folder_without_the_paper_is_refused(tmp_path):
         Paper.find(tmp_path)
     with pytest.raises(ConfigError, match=r"row.*flambi.*flamby"):
         Paper.find().row("flambi")
+
+
+def test_no_number_is_cut_at_40_columns(tmp_path):
+    """Of a table of six methods."""
+    paper = paper_without_results(tmp_path)
+    row = paper.row("fmnist-homog")
+    chosen = {name: row.sweep.settings(name)[:1] for name in row.sweep.algorithms}
+    curves = lambda cell: {"test": Curve([0.7 + cell.seed / 1000] * 50, [0.5 + cell.seed / 1000] * 50)}
+    make_up(row, row.sweep.final(chosen), curves)
+
+    def shown(columns):
+        arguments = ["table", "1", "--folder", str(tmp_path), "--output", str(tmp_path / "out")]
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns)}, catch_exceptions=False)
+        return result.output.split("Written")[0]
+
+    def numbers(text):
+        return {part for part in text.split() if any(map(str.isdigit, part))}
+
+    narrow, wide = shown(40), shown(400)
+    assert "76.3(.1)" in narrow and numbers(wide) <= numbers(narrow) and "…" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 40
 
 
 def test_a_result_of_a_row_names_the_commit(made_up, tmp_path):
