@@ -59,8 +59,8 @@ def finished(tmp_path_factory):
     (folder / "folder.toml").mkdir()
     (folder / "other").mkdir()
     (folder / "other/configuration.json").write_text('{"train": {}}')
-    (folder / "study.toml").write_text(example.study_text(address="localhost:70000"))
-    (folder / "bound.toml").write_text(example.study_text())
+    (folder / "study.toml").write_text(example.example_study(address="localhost:70000"))
+    (folder / "bound.toml").write_text(example.example_study())
     result = fedlap("run", "small.toml", "--output", "out", cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder, result.stdout

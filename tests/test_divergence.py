@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import Squared
+from drawn import Squared
 from fedlap.errors import FedlapError
 from fedlap.experiments.results import Curve, Result
 from fedlap.models.likelihood import categorical

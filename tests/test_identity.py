@@ -19,7 +19,7 @@ from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.pytrees import register
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
-from fedlap.data.by_name import LOADERS, PARTITIONS
+from fedlap.data import LOADERS, PARTITIONS
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
@@ -31,11 +31,10 @@ from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted
 from fedlap.study.agreement import contract, sections
 from fedlap.study.table import columns
+from methods import HYPER, eventful, finish
 from reproduction.rows import HERE
 from studies import study
-from test_checkpoint import run
-from test_conformance import HYPER, finish
-from test_study_model import POOLED, SETTINGS, model, weights  # noqa: F401 (a fixture)
+from study_models import SETTINGS, save_model, weights
 
 EXTRA = "one_more"
 
@@ -155,11 +154,16 @@ def grow_a_study(monkeypatch, kind):
         monkeypatch.setitem(makers, name, grown(makers[name]))
 
 
+@pytest.fixture
+def model(tmp_path):
+    return save_model(tmp_path)
+
+
 STUDIES = ("algorithm", "solver", "server_solver", "model", "study", "Column", "Target")
 
 
 @pytest.mark.parametrize("kind", STUDIES)
-def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):  # noqa: F811
+def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):
     before = study().digest
     grow_a_study(monkeypatch, kind)
     assert study().digest == before
@@ -170,7 +174,7 @@ def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind
     assert fitted.load(model).study.digest == SETTINGS.digest
 
 
-def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):  # noqa: F811
+def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
     card = json.loads((model / "card.json").read_text())
     card |= {"format": 1, "digest": hashlib.sha256(json.dumps(card["study"], sort_keys=True).encode()).hexdigest()}
     (model / "card.json").write_text(json.dumps(card))
@@ -187,7 +191,7 @@ def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
 def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     """All parts of a run at once."""
     path = tmp_path / "run.npz"
-    begun = run(likelihood=likelihood.categorical)
+    begun = eventful(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
     monkeypatch.setattr(ready, "Flatten", longer["Flatten"])
@@ -197,18 +201,18 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))
     monkeypatch.setattr("fedlap.run.simulation.GaussNewton", grown(curvature.GaussNewton))
     likely = grown(likelihood.Categorical)()
-    mine = run(likelihood=likely)
+    mine = eventful(likelihood=likely)
     parts = (mine.algorithm, mine.solver, mine.server_solver, mine.setup.task.likelihood, mine.setup.task.curvature)
     assert all(getattr(part, EXTRA) == 0.0 for part in (*parts, *mine.setup.task.model.layers))
     assert mine.describe() == before
-    assert run(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
+    assert eventful(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
     resumed = finish(mine, 2, checkpoint=path, resume=True)
     assert len(first.nll) == 1 and np.array_equal(resumed.nll, whole.nll)
 
 
 def test_one_more_argument_is_the_same_grid(monkeypatch):
     def grid():
-        drawn = run().federation
+        drawn = eventful().federation
         pair = (ALGORITHMS["fedlap"](delta=0.5), fedlap.adam(epochs=1, batch=6))
         return Grid.of([pair], [drawn], fedlap.logistic(), seeds=[0], watches=[{}]).describe()
 
@@ -287,11 +291,11 @@ DEFAULTS = {
     "algorithm fedadmm": "alpha",
     "algorithm feddyn": "alpha, weight_decay=0.0",
     "algorithm bcm": "delta, covariance='diagonal'",
-    "algorithm pvi": "delta, rho=Evenly(), samples=10",
-    "algorithm fedlap": "delta, rho=ByShare()",
-    "algorithm fedlap_cov": "delta, rho=Evenly(), covariance='diagonal'",
-    "algorithm fedlap_func": "delta, tau=1.0, rho=ByShare(), memory=1",
-    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=Evenly(), covariance='diagonal', memory=1",
+    "algorithm pvi": "delta, rho=evenly, samples=10",
+    "algorithm fedlap": "delta, rho=by_share",
+    "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
+    "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
+    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",

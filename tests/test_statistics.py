@@ -6,7 +6,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import fedlap
-from conftest import FOUR, SigmaPoints, Squared, distance, federation, points
+from closeness import distance
+from drawn import FOUR, SigmaPoints, Squared, federation, points
 from fedlap.algorithms import ALGORITHMS
 from oracle import pooled, softmax
 from reproduction.experiments import hessian_point

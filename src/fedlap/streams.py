@@ -7,10 +7,10 @@ restart, and whatever the order of the clients.
 import hashlib
 import zlib
 from collections.abc import Iterable
-from numbers import Integral
 
 import numpy as np
 
+from fedlap.checks import is_whole
 from fedlap.errors import ConfigError
 
 LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
@@ -45,4 +45,4 @@ def check_seeds(name, seeds):
 
 
 def _is_seed(value):
-    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return is_whole(value, most=LARGEST)

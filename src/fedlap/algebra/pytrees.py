@@ -1,11 +1,14 @@
 """Frozen dataclasses as pytrees: fields are leaves, except those that are part of the program."""
 
 import dataclasses
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+Class = TypeVar("Class", bound=type)
 
-def register(cls):
+
+def register(cls: Class) -> Class:
     """Make a dataclass a pytree: its fields are leaves, except those whose metadata say `static`.
 
     Not `jax.tree_util.register_dataclass`: in jaxlib 0.10 the structures of two classes registered by it compare
@@ -33,11 +36,27 @@ def register(cls):
     return cls
 
 
-def pytree(cls):
+def static(**options: Any) -> Any:
+    """A field that is part of the program, not a value in it: changing it compiles anew."""
+    return dataclasses.field(metadata={"static": True}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static,))
+def pytree(cls: Class) -> Class:
     """A frozen dataclass whose fields are leaves, except those declared with `static`."""
     return register(dataclasses.dataclass(frozen=True)(cls))
 
 
-def static(**options):
-    """A field that is part of the program, not a value in it: changing it compiles anew."""
-    return dataclasses.field(metadata={"static": True}, **options)
+def is_traced(value: Any) -> bool:
+    """Whether a value is one of a program that is being compiled: what it is, no one knows yet."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def as_call(name: str) -> Any:
+    """A `__repr__` that is a call of `name`: for a class that is written as a function, in lower case."""
+
+    def shown(thing: Any) -> str:
+        arguments = (f"{field.name}={getattr(thing, field.name)!r}" for field in dataclasses.fields(thing))
+        return f"{name}({', '.join(arguments)})"
+
+    return shown

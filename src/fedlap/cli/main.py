@@ -56,25 +56,17 @@ def algorithms():
     import inspect
 
     from rich.console import Console
+    from rich.markup import escape
 
+    from fedlap.algebra.hyperparameters import options
     from fedlap.algorithms import ALGORITHMS
 
     console = Console(highlight=False)
     for name, algorithm in ALGORITHMS.items():
-        parameters = [
-            key if p.default is p.empty else f"{key}={_shown(p.default)}"
-            for key, p in inspect.signature(algorithm).parameters.items()
-        ]
         title = inspect.getmodule(algorithm).__doc__.strip().splitlines()[0]
-        console.print(f"\n[bold]{name}[/bold]  {', '.join(parameters)}")
+        console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
         console.print(title, style="dim", markup=False)
         console.print(inspect.cleandoc(algorithm.__doc__), markup=False)
-
-
-def _shown(value):
-    from fedlap.algebra.damping import format_damping
-
-    return format_damping(value) or value
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from fedlap import identity
 from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
 from fedlap.data.federation import Federation, fingerprint
+from fedlap.domains import COUNT
 from fedlap.engines import choose
 from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
@@ -187,7 +188,7 @@ def simulate(
     >>> branches = [(x[:20], y[:20]), (x[20:40], y[20:40])]
     >>> federation = fedlap.Federation.from_arrays(clients=branches, test=(x[40:], y[40:]))
     >>> fedlap.simulate(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
-    History(FedLap(delta=1.0, rho=ByShare()), 5 rounds, accuracy ..., NLL ...)
+    History(FedLap(delta=1.0, rho=by_share), 5 rounds, accuracy ..., NLL ...)
     """
     divergence.check_way(on_divergence)
     run = Simulation.of(
@@ -220,8 +221,7 @@ def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
 
     A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
     """
-    if not (isinstance(rounds, int) and rounds > 0):
-        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+    COUNT.check("rounds", rounds)
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     if checkpoint is not None and not resume and Path(checkpoint).exists():
