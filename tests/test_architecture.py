@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -45,8 +46,7 @@ ROOMS = {
     "study.protocol": "errors files algebra models engines study.table",
     "study": "errors identity files algebra models engines study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "paper": "errors experiments",
-    "cli": "errors stopping files machine algebra algorithms data run experiments paper study study.table "
+    "cli": "errors stopping files machine algebra algorithms data run experiments study study.table "
     "study.agreement study.protocol flower",
 }
 
@@ -197,6 +197,25 @@ def test_modules_stay_small():
 def test_files_of_tests_stay_small():
     long = {p.name: n for p in Path(__file__).parent.glob("*.py") if (n := len(p.read_text().splitlines())) > 500}
     assert not long
+
+
+def test_the_library_calls_no_git():
+    """A package is no clone: whoever keeps results in one names the commit himself."""
+    for name, path in MODULES.items():
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not [text for text in texts if isinstance(text, str) and re.match(r"(\S*/)?\.?git(\s|$)", text)], name
+
+
+def test_no_two_classes_have_one_name():
+    """A name says which class is meant, in the package and beside it."""
+    repository = Path(__file__).parent.parent
+    places = {}
+    for path in (*MODULES.values(), *sorted((repository / "reproduction").rglob("*.py"))):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(repository)))
+    places.pop("Display")  # one of an experiment and one of a sweep, until there is one runner for both
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_what_tests_share_is_in_modules_of_its_own():

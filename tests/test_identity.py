@@ -26,13 +26,13 @@ from fedlap.experiments import sweep as cells
 from fedlap.experiments.spec import Train, resolve
 from fedlap.models import MODELS, curvature, layers, likelihood, ready
 from fedlap.models.blueprint import LAYERS
-from fedlap.paper.rows import Paper
 from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted
 from fedlap.study.agreement import contract, sections
 from fedlap.study.table import columns
 from methods import HYPER, eventful, finish
+from reproduction.rows import HERE
 from studies import study
 from study_models import SETTINGS, save_model, weights
 
@@ -113,20 +113,24 @@ def test_one_more_argument_with_a_default_changes_no_key(kind, monkeypatch):
     assert cell(choosing(section, name, one_more=1.0)).digest != before
 
 
-def test_one_more_argument_orphans_no_committed_result(monkeypatch):
-    found = lambda: {result.cell for result in Paper.find().row("flamby").candidates}
+def lines(sweep):
+    """Made-up results of all of a sweep's cells on all rows."""
+    curves = {"test": results.Curve([0.5], [1.0])}
+    return [results.Result.of(each, curves, 1.0, classes=2).line() for each in sweep.final()]
+
+
+def test_one_more_argument_orphans_no_result(monkeypatch, tmp_path):
+    file, sweep = tmp_path / "flamby.jsonl", cells.read(HERE / "specs/flamby.toml", ["fedlap", "fedlap_cov"])
+    file.write_text("".join(lines(sweep)))
+    found = lambda: {result.cell for result in sweep.select(results.load(file))}
     before = found()
-    assert len(before) == len({json.loads(line)["cell"] for line in _committed("flamby")})
+    assert len(before) == len({json.loads(line)["cell"] for line in file.read_text().splitlines()}) == 180
     for makers, name in ((SOLVERS, "adam"), (SERVER_SOLVERS, "descent"), (MODELS, "logistic"), (LOADERS, "heart")):
         monkeypatch.setitem(makers, name, grown(makers[name]))
     for name in ("fedlap", "fedlap_cov"):
         monkeypatch.setitem(ALGORITHMS, name, grown(ALGORITHMS[name]))
     monkeypatch.setattr(fedlap.experiments.spec, "Train", grown(Train))
     assert found() == before
-
-
-def _committed(row):
-    return (Paper.find().folder / "results" / f"{row}.jsonl").read_text().splitlines()
 
 
 def grow_a_study(monkeypatch, kind):
@@ -342,7 +346,7 @@ def test_lines_can_be_given_the_keys_of_their_specs():
     tool = importlib.util.spec_from_file_location("rekey_results", path)
     module = importlib.util.module_from_spec(tool)
     tool.loader.exec_module(module)
-    line = _committed("flamby")[-1]
+    line = lines(cells.read(HERE / "specs/flamby.toml", ["fedavg"]))[-1]
     older = line.replace(json.loads(line)["cell"], "0" * 16)
     assert older != line == module.rekeyed(older)
     assert results.Result.read(line).spec["name"] == "flamby"
