@@ -28,22 +28,23 @@ class Setup:
 
 def make_setup(task, method, federation, seed, memory=None):
     """`memory` is given where nobody has all clients' rows to draw it from."""
-    real = jnp.zeros(()).dtype
-    method = jax.tree.map(lambda leaf: jnp.asarray(leaf, real), method)
+    real = jax.dtypes.canonicalize_dtype(float)
+    reals = lambda values: jnp.asarray(np.asarray(values, real))  # converted on the host: nothing to compile
+    method = jax.tree.map(reals, method)
     memory = draw_memory(federation, method.algorithm.memory, seed) if memory is None else memory
     sizes = federation.sizes
     shards = Shard(
         rows=jnp.asarray(pad(federation.rows, 0)),
-        n=jnp.asarray(sizes, real),
-        share=jnp.asarray(sizes / sizes.sum(), real),
-        number=jnp.asarray([number(name) for name in federation.clients], jnp.uint32),
+        n=reals(sizes),
+        share=reals(sizes / sizes.sum()),
+        number=jnp.asarray(np.array([number(name) for name in federation.clients], np.uint32)),
         mine=jnp.asarray(memory.mine),
-        weights=jnp.asarray(memory.weights, real),
+        weights=reals(memory.weights),
     )
     pool = Pool(
-        inputs=jnp.asarray(federation.inputs, real),
+        inputs=reals(federation.inputs),
         labels=jnp.asarray(federation.labels),
-        memory=jnp.asarray(memory.inputs, real),
+        memory=reals(memory.inputs),
         points=jnp.asarray(len(memory.inputs)),
     )
     return Setup(task, len(sizes), federation.classes, method, pool, shards, jax.random.key(seed))

@@ -5,7 +5,7 @@ import io
 from itertools import groupby
 from math import inf
 
-from fedlap.experiments.winners import setting_text
+from fedlap.experiments.summary import setting_text
 from fedlap.paper.rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
 from fedlap.paper.tables import KINDS, nearest
 

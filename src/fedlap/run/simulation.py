@@ -82,8 +82,7 @@ class Simulation:
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
-        inputs = jax.ShapeDtypeStruct((1, *setup.pool.inputs.shape[1:]), setup.pool.inputs.dtype)
-        weights = jax.eval_shape(lambda key, x: task.model.init(key, x, federation.classes), setup.key, inputs)
+        inputs, weights = shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
@@ -203,36 +202,46 @@ def simulate(
         engine=engine,
         watch=watch,
     )
-    history = deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
+    begun = load_begun(run, checkpoint, resume)
+    history = deque(histories(run, rounds, checkpoint, begun), maxlen=1).pop()
     if history.diverged:
         divergence.tell(divergence.words(run, history), on_divergence, stacklevel=3)
     return history
 
 
-def histories(run, rounds, checkpoint=None, resume=False, share=math.inf):
-    """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
-    for state, table in progress(run, rounds, checkpoint, resume, share):
-        yield History.of(run, state, table)
-
-
-def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
-    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
-
-    A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
-    """
-    if not (isinstance(rounds, int) and rounds > 0):
-        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+def load_begun(run, checkpoint, resume) -> tuple | None:
+    """What to go on from, of one run or of a grid of them: the state and the table in its checkpoint, if wanted."""
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     if checkpoint is not None and not resume and Path(checkpoint).exists():
         raise DataError(f"{checkpoint}: exists already; go on from it with resume=True, remove it or name another file")
+    return checkpoints.load(checkpoint, *beginning(run), run.describe()) if resume else None
+
+
+def beginning(run) -> tuple:
+    """The state and the empty table before the first round."""
+    return run.init(), np.zeros((0, *run.columns))
+
+
+def histories(run, rounds, checkpoint=None, begun=None, share=math.inf):
+    """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
+    for state, table in progress(run, rounds, checkpoint, begun, share):
+        yield History.of(run, state, table)
+
+
+def progress(run, rounds, checkpoint=None, begun=None, share=math.inf):
+    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
+
+    `begun` is what it goes on from, see `load_begun`. A checkpoint is written after every round, but for short rounds
+    if writing may take up a `share` of the time only.
+    """
+    if not (isinstance(rounds, int) and rounds > 0):
+        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
     rounds = 1 if run.one_shot else rounds
-    state, table = run.init(), np.zeros((0, *run.columns))
+    state, table = begun or beginning(run)
     description = run.describe() if checkpoint is not None else {}
-    if resume:
-        state, table = checkpoints.load(checkpoint, state, table, description)
-        if len(table):
-            yield state, table
+    if len(table):
+        yield state, table
     plan, saved, took = run.plan(state.round), time.monotonic(), 0.0
     for _ in range(len(table), rounds):
         began = time.perf_counter()
@@ -247,6 +256,13 @@ def progress(run, rounds, checkpoint=None, resume=False, share=math.inf):
             saved = time.monotonic()
             took = saved - writing
         yield state, table
+
+
+def shapes(model, federation) -> tuple:
+    """Of one input and of the model's weights, without making them."""
+    inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return inputs, jax.eval_shape(lambda key, x: model.init(key, x, federation.classes), key, inputs)
 
 
 def _check_part(name, thing, method, example):
