@@ -19,7 +19,7 @@ from fedlap.engines.sequential import run_client, run_server
 from fedlap.models.layers import Dense, Flatten
 from fedlap.models.likelihood import Categorical
 from fedlap.models.network import Network
-from fedlap.run.simulation import histories
+from fedlap.run.simulation import histories, load_begun
 
 HYPER = {
     "fedavg": {},
@@ -77,7 +77,7 @@ def after(run, rounds):
 
 def finish(run, rounds, checkpoint=None, resume=False):
     """The last history of a run."""
-    return list(histories(run, rounds, checkpoint, resume))[-1]
+    return list(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)))[-1]
 
 
 def bits(tree):

@@ -19,7 +19,7 @@ def test_structures_of_two_algorithms_are_never_equal():
 def test_all_algorithms_with_all_numbers_alike_differ():
     from fedlap.experiments import spec
 
-    table = spec.read()
+    table = spec.resolve(*spec.read_table())
     structures = {name: jax.tree.structure(table.make_algorithm(name)) for name in ALGORITHMS}
     for (_, a), (_, b) in itertools.combinations(structures.items(), 2):
         assert a != b

@@ -13,19 +13,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedlap.algebra.vector import Vector
 from fedlap.data import load
 from fedlap.data.federation import Federation
 from fedlap.engines import small
 from fedlap.errors import DataError
 from fedlap.experiments.results import Curve, Result, precision
 from fedlap.experiments.sweep import Cell
-from fedlap.models.model import as_model
 from fedlap.run import checkpoint as checkpoints
 from fedlap.run import divergence
 from fedlap.run.grid import Grid
 from fedlap.run.history import History
-from fedlap.run.simulation import Simulation, beginning, histories, progress, shapes
+from fedlap.run.simulation import Simulation, beginning, count_weights, histories, progress
 
 # Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
 CHECKPOINT_SHARE = 0.05
@@ -62,8 +60,7 @@ class Conditions(NamedTuple):
 def is_small(cell: Cell, conditions: Conditions) -> bool:
     """Whether a model has so few weights that runs of it are best one program."""
     federation = _federation(json.dumps(cell.spec.federation_arguments(cell.seed, conditions.data_dir)))
-    _, weights = shapes(as_model(cell.spec.make_model()), federation)
-    return small(Vector(weights).size)
+    return small(count_weights(cell.spec.make_model(), federation))
 
 
 # What a run is made of ----------------------------------------------------------------------------------------------

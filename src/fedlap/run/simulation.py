@@ -82,7 +82,7 @@ class Simulation:
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
-        inputs, weights = shapes(task.model, federation)
+        inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
@@ -258,7 +258,12 @@ def progress(run, rounds, checkpoint=None, begun=None, share=math.inf):
         yield state, table
 
 
-def shapes(model, federation) -> tuple:
+def count_weights(model: Any, federation: Federation) -> int:
+    """How many weights a model of this federation has, without making them."""
+    return Vector(_shapes(as_model(model), federation)[1]).size
+
+
+def _shapes(model, federation) -> tuple:
     """Of one input and of the model's weights, without making them."""
     inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
     key = jax.eval_shape(lambda: jax.random.key(0))
