@@ -6,7 +6,7 @@ import textwrap
 from itertools import groupby
 from math import inf
 
-from fedlap.experiments.winners import setting_text
+from fedlap.experiments.summary import setting_text
 from reproduction.rows import ALGORITHMS, HONEST, PAPER, WAYS, WIDER
 from reproduction.tables import KINDS, nearest
 

@@ -8,6 +8,7 @@ import fedlap
 from drawn import federation
 from fedlap.algorithms import ALGORITHMS
 from fedlap.models.likelihood import Categorical
+from fedlap.run.rounds import load_begun
 from fedlap.run.simulation import histories
 
 HYPER = {
@@ -60,7 +61,7 @@ def after(run, rounds):
 
 def finish(run, rounds, checkpoint=None, resume=False):
     """The last history of a run."""
-    return list(histories(run, rounds, checkpoint, resume))[-1]
+    return list(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)))[-1]
 
 
 def eventful(**options):

@@ -4,23 +4,21 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from fedlap import __version__
 from fedlap.cli.main import app
-from fedlap.experiments import spec
-from fedlap.experiments import summary as report
+from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
-from fedlap.experiments.experiment import Run
 from fedlap.study.agreement import example
 
 SPEC = """
@@ -74,49 +72,69 @@ def test_run_prints_the_table_and_says_where_it_wrote(finished):
 
 def test_run_writes_lines_configuration_table_and_picture(finished):
     folder, _ = finished
-    lines = [json.loads(line) for line in (folder / "out/rounds.jsonl").read_text().splitlines()]
-    counts = {name: sum(line["algorithm"] == name for line in lines) for name in ("fedavg", "bcm", "fedlap_cov")}
-    assert counts == {"fedavg": 6, "bcm": 2, "fedlap_cov": 6}
-    assert all(0 < line["accuracy"] < 1 and line["nll"] > 0 for line in lines)
+    lines = [json.loads(line) for line in (folder / "out/results.jsonl").read_text().splitlines()]
+    counts = {(line["algorithm"], line["seed"]): len(line["curves"]["test"]["accuracy"]) for line in lines}
+    rounds = {"fedavg": 3, "bcm": 1, "fedlap_cov": 3}
+    assert counts == {(name, seed): count for name, count in rounds.items() for seed in (0, 1)}
+    for curve in (line["curves"]["test"] for line in lines):
+        assert all(0 < value < 1 for value in curve["accuracy"]) and all(value > 0 for value in curve["nll"])
     configuration = json.loads((folder / "out/configuration.json").read_text())
     assert configuration["train"]["rounds"] == 3 and configuration["algorithms"]["fedlap_cov"]["rho"] == "evenly"
     assert "| fedlap_cov | " in (folder / "out/table.md").read_text()
     assert (folder / "out/curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert not list((folder / "out").rglob("*.part"))
+    assert not list((folder / "out").rglob("*.part")) and not list((folder / "out").rglob("*.npz"))
+
+
+def curves(folder):
+    """What came out of each run, round by round."""
+    return {(each.algorithm, each.seed): each.curves for each in results.load(folder / "results.jsonl")}
 
 
 def test_a_second_run_gives_the_same_numbers(finished):
     folder, _ = finished
     fedlap("run", "small.toml", "--output", "again", cwd=folder)
-    without_time = lambda path: [
-        {k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()
-    ]
-    assert without_time(folder / "again/rounds.jsonl") == without_time(folder / "out/rounds.jsonl")
+    assert curves(folder / "again") == curves(folder / "out")
 
 
 def test_resuming_a_finished_run_changes_nothing(finished):
     folder, _ = finished
-    before = (folder / "out/rounds.jsonl").read_text()
+    before = [(folder / "out" / name).read_bytes() for name in ("results.jsonl", "table.md", "configuration.json")]
     assert fedlap("run", "--resume", "out", cwd=folder).returncode == 0
-    assert (folder / "out/rounds.jsonl").read_text() == before
+    assert before == [
+        (folder / "out" / name).read_bytes() for name in ("results.jsonl", "table.md", "configuration.json")
+    ]
+
+
+def test_the_table_is_made_of_the_file_of_results(finished, tmp_path):
+    """Nothing is remembered from before: a number that is changed there is the number in the table."""
+    folder, _ = finished
+    shutil.copytree(folder / "out", tmp_path / "copy")
+    lines = [json.loads(line) for line in (tmp_path / "copy/results.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["algorithm"] == "bcm":
+            line["curves"]["test"] = {"accuracy": [0.123], "nll": [0.456]}
+    (tmp_path / "copy/results.jsonl").write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    )
+    printed = fedlap("run", "--resume", "copy", cwd=tmp_path).stdout
+    assert (
+        "12.3 (0.0)" in printed and "| bcm | 12.3 (0.0) | 0.456 (0.000) |" in (tmp_path / "copy/table.md").read_text()
+    )
 
 
 def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
     folder, _ = finished
-    command = [sys.executable, "-m", "fedlap", "run", "small.toml", "--output", "killed", "--set", "rounds=40"]
+    command = [sys.executable, "-m", "fedlap", "run", "small.toml", "--output", "killed", "--set", "rounds=400"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 100
-    while not list(folder.glob("killed/checkpoints/fedlap_cov-0.npz")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    while not list(folder.glob("killed/*.checkpoints/*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert process.wait() == -signal.SIGKILL and len(results.load(folder / "killed/results.jsonl")) < 6
     assert fedlap("run", "--resume", "killed", cwd=folder).returncode == 0
-    assert fedlap("run", "small.toml", "--output", "whole", "--set", "rounds=40", cwd=folder).returncode == 0
-    numbers = lambda name: [
-        (line["algorithm"], line["seed"], line["round"], line["accuracy"], line["nll"])
-        for line in map(json.loads, (folder / name / "rounds.jsonl").read_text().splitlines())
-    ]
-    assert numbers("killed") == numbers("whole")
+    assert fedlap("run", "small.toml", "--output", "whole", "--set", "rounds=400", cwd=folder).returncode == 0
+    assert curves(folder / "killed") == curves(folder / "whole") and len(curves(folder / "whole")) == 6
+    assert not list(folder.glob("killed/*.checkpoints"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +164,6 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
         (["run", "--resume", "out", "fedavg"], "error: --resume takes everything from its folder"),
         (["run", "fedlap", "--set", "delta=[0.1, 1.0]"], "delta is (0.1, 1.0); expected a number above 0"),
         (["run", "fedavg", "--output", "small.toml/x"], "error: small.toml/x: cannot be made"),
-        (["run", "grid.toml"], "error: grid.toml: has a [sweep], a grid of runs: fedlap sweep grid.toml"),
         (["run", "wrong.toml"], "error: wrong.toml: unknown section 'trian'; did you mean 'train'?"),
         (["data", "verify", "hart"], "error: unknown data set 'hart'"),
         (["run", "fedavg", "--set", "participation=9"], "participation is 9 clients; the federation has 4"),
@@ -165,8 +182,9 @@ def test_a_byte_order_mark_is_read(finished):
     folder, _ = finished
     for name in ("small", "grid"):
         (folder / f"{name}-mark.toml").write_bytes(b"\xef\xbb\xbf" + (folder / f"{name}.toml").read_bytes())
-    assert spec.read(folder / "small-mark.toml").algorithms == spec.read(folder / "small.toml").algorithms
-    assert cells.read(folder / "grid-mark.toml").axes == cells.read(folder / "grid.toml").axes
+    for name in ("small", "grid"):
+        marked, plain = (cells.read(folder / f"{name}{mark}.toml") for mark in ("-mark", ""))
+        assert (marked.table, marked.axes) == (plain.table, plain.axes)
 
 
 def test_a_file_that_cannot_be_written_is_one_line_too(finished):
@@ -183,8 +201,9 @@ def test_a_run_that_diverges_says_so(finished):
     result = fedlap("run", "small.toml", "fedavg", "--set", "solver.learning_rate=1e300", "--output", "far", cwd=folder)
     assert result.returncode == 0 and "2 of 2 diverged" in result.stdout and "nan" not in result.stdout.lower()
     refuse = lambda word: pytest.fail(f"{word} is no JSON")
-    lines = (folder / "far/rounds.jsonl").read_text().splitlines()
-    assert {json.loads(line, parse_constant=refuse)["nll"] for line in lines} == {None}
+    lines = (folder / "far/results.jsonl").read_text().splitlines()
+    found = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [(line["diverged"], line["curves"]["test"]["nll"]) for line in found] == [(True, [None] * 3)] * 2
     assert "| fedavg | 2 of 2 diverged | – |" in (folder / "far/table.md").read_text()
 
 
@@ -199,7 +218,7 @@ def test_a_warning_is_one_plain_line(finished):
         f"warning: seed {seed}: FedAvg diverged: from round 1" for seed in (0, 1)
     ]
     assert all(line.endswith("; try a smaller learning rate") for line in lines)
-    assert all(json.loads(line)["nll"] > 1e20 for line in (folder / "huge/rounds.jsonl").read_text().splitlines())
+    assert all(min(each["test"].nll) > 1e20 for each in curves(folder / "huge").values())
 
 
 def test_a_data_set_that_is_not_here_is_explained(finished, tmp_path):
@@ -332,15 +351,6 @@ def test_one_seed_has_no_deviation(finished):
     assert re.fullmatch(r"\| bcm \| \d+\.\d \| \d\.\d{3} \| 1 \| 1 \| .*", last)
 
 
-def test_the_picture_says_over_how_many_seeds(monkeypatch):
-    titles = []
-    monkeypatch.setattr(report, "accuracy_and_nll", lambda lines, title, path: titles.append(title))
-    run = lambda seed: Run("fedavg", seed, np.array([0.5]), np.array([1.0]), np.array([0.1]), False)
-    report.curves([run(3)], "heart", None)
-    report.curves([run(3), run(4)], "heart", None)
-    assert titles == ["heart: one seed", "heart: mean and spread over 2 seeds"]
-
-
 def test_a_sweep_ends_with_its_winners_and_so_does_the_same_command_again(finished):
     folder, _ = finished
     words = ["sweep", "grid.toml", "bcm", "fedavg", "--output", "winners.jsonl"]
@@ -351,3 +361,21 @@ def test_a_sweep_ends_with_its_winners_and_so_does_the_same_command_again(finish
     lines = [line.split("  ") for line in table.splitlines() if re.match(" (fedavg|bcm) ", line)]
     assert [line[0].strip() for line in lines] == ["bcm", "fedavg"]
     assert all(re.search(r"epochs [12] .* \d+\.\d \(\d\.\d\) .* 2 +0 of 8", "  ".join(line)) for line in lines)
+
+
+def test_one_command_runs_a_file_with_a_sweep_and_one_without(finished):
+    """And the other into one file: the same runs, the same table."""
+    folder, _ = finished
+    words = ["grid.toml", "bcm", "fedavg", "--only", "epochs=2", "--jobs", "1"]
+    grid = fedlap("run", *words, "--output", "grid-folder", cwd=folder)
+    assert (grid.returncode, grid.stderr) == (0, "") and "chosen from" in grid.stdout
+    assert {path.name for path in (folder / "grid-folder").iterdir()} == {
+        path.name for path in (folder / "out").iterdir()
+    }
+    assert "| bcm | epochs 2 |" in (folder / "grid-folder/table.md").read_text()
+    again = fedlap("run", "--resume", "grid-folder", cwd=folder)
+    assert "0 runs in " in again.stdout and again.stdout.split("test set: ")[1] == grid.stdout.split("test set: ")[1]
+    file = fedlap("sweep", "small.toml", "--output", "small.jsonl", cwd=folder)
+    assert file.returncode == 0 and "rounds to 50 %" in file.stdout
+    found = {(each.algorithm, each.seed): each.curves for each in results.load(folder / "small.jsonl")}
+    assert found == curves(folder / "out")

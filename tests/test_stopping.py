@@ -48,7 +48,7 @@ fedavg = {}
 WAYS = {  # the words of a command that writes to `output`, what there is after its first round, and how it goes on
     "run": (
         lambda output: ["run", "run.toml", "--output", output],
-        "checkpoints/*.npz",
+        "results.jsonl.checkpoints/*.npz",
         lambda output: ["run", "--resume", output],
     ),
     "sweep": (
@@ -155,7 +155,7 @@ def fedlap(*words, folder, largest=None):
 
 
 @pytest.mark.parametrize(
-    ("file", "largest"), [("curves.png", 30_000), ("rounds.jsonl", 12_000)], ids=["the picture", "the last lines"]
+    ("file", "largest"), [("curves.png", 30_000), ("results.jsonl", 4_000)], ids=["the picture", "the last lines"]
 )
 def test_a_full_disk_is_named_and_the_table_is_printed_all_the_same(folder, file, largest):
     words = ["run", "run.toml", "--set", "rounds=60", "--output", "out"]
@@ -228,7 +228,7 @@ def test_start_is_interrupted_with_one_line_too(clone, when, send):
     if when == "setting up":
         (clone / ".venv/installed-run").unlink()
     process = start(clone)
-    sign = "out/checkpoints/*.npz" if when == "training" else "pip-began"
+    sign = "out/results.jsonl.checkpoints/*.npz" if when == "training" else "pip-began"
     until(lambda: process.poll() is not None or list(clone.glob(sign)))
     send(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)

@@ -109,7 +109,9 @@ def test_the_digest_is_of_all_that_members_share_and_of_nothing_else():
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_example_takes_every_algorithm_and_what_members_share_reads_back_as_the_same_study(name):
-    arguments = {key: value for key, value in spec.read().algorithms[name].items() if value is not None}
+    arguments = {
+        key: value for key, value in spec.resolve(*spec.read_table()).algorithms[name].items() if value is not None
+    }
     text = example.example_study(algorithm={"name": name, **arguments}, share_points=True, rounds=3, name='"odd" näme')
     there = resolve(tomllib.loads(text), "study.toml")
     assert there.method.algorithm_name == name

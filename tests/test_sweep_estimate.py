@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedlap.cli import sweep_display as display
-from fedlap.cli.sweep_display import Display, Estimate
+from fedlap.cli import display
+from fedlap.cli.display import Display
+from fedlap.cli.estimate import Estimate
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Finished, Planned

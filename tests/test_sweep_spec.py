@@ -1,5 +1,6 @@
 """A sweep's file: its cells, what makes two of them differ, and what is refused."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,37 @@ def test_what_is_swept_cannot_be_set():
     assert one.spec.algorithms["fedlap_cov"]["delta"] == 3
 
 
-def test_a_spec_without_a_sweep_is_refused():
-    with pytest.raises(ConfigError, match=r"\[sweep\] is missing"):
-        cells.make("tiny", {key: value for key, value in TABLE.items() if key != "sweep"})
+def plain(**changes):
+    """The file without its [sweep]; one of its algorithms needs a value that was swept."""
+    return {**{key: value for key, value in TABLE.items() if key != "sweep"}, **changes}
+
+
+def test_a_run_is_a_sweep_without_axes():
+    """Every algorithm with every seed, as the file has it, on all rows."""
+    with pytest.raises(ConfigError, match=r"algorithms\.fedlap\.delta is missing"):
+        cells.make("tiny", plain())
+    methods = {"fedavg": {}, "fedlap": {"delta": 0.1}}
+    sweep = cells.make("tiny", plain(algorithms=methods))
+    found = [(cell.algorithm, cell.seed, cell.setting, cell.held_out) for cell in sweep.final()]
+    assert found == [(name, seed, {}, 0.0) for name in methods for seed in (1, 2)] and sweep.search() == []
+    same = cells.make("tiny", {**plain(algorithms=methods), "sweep": {"fedlap": {"delta": [0.1]}}})
+    assert [cell.digest for cell in same.final()] == [cell.digest for cell in sweep.final()]
+
+
+def test_only_a_grid_is_bound_to_its_own_algorithms():
+    """What is swept of another one nobody has said."""
+    assert cells.make("tiny", plain(), ["fedprox"], ["alpha=0.5"]).final()[0].spec.algorithms["fedprox"]["alpha"] == 0.5
+    with pytest.raises(ConfigError, match="unknown algorithm of this sweep 'fedprox'"):
+        cells.make("tiny", TABLE, ["fedprox"])
+    with pytest.raises(ConfigError, match=r"sweep is 3; expected a section \[sweep\]"):
+        cells.make("tiny", plain(sweep=3))
+
+
+@pytest.mark.parametrize("table", [TABLE, plain(algorithms={"fedavg": {}, "bcm": {"delta": 1.0}})], ids=["grid", "run"])
+def test_what_is_written_down_makes_the_same_sweep_again(table):
+    sweep = cells.make("tiny", table, ["fedavg"], ["rounds=7"])
+    sweep = sweep.narrow(["epochs=2"]) if sweep.is_grid else sweep
+    again = cells.again(json.loads(json.dumps(sweep.as_dict())))
+    digests = lambda sweep: [cell.digest for cell in (*sweep.search(), *sweep.final())]
+    assert digests(again) == digests(sweep) and again.as_dict() == sweep.as_dict()
+    assert again.final()[0].spec.train.rounds == 7

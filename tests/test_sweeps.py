@@ -11,7 +11,7 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError
-from fedlap.experiments import choose, results
+from fedlap.experiments import choose, jobs, results
 from fedlap.experiments import runner as carry
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Planned, carry_out
@@ -62,7 +62,7 @@ def test_a_batch_gives_what_single_runs_give(finished):
 
 def test_a_line_says_how_it_came_about(finished):
     path, _, done = finished
-    assert results.load(path) == done
+    assert results.load(path) == done  # in the order in which they were told
     line = json.loads(path.read_text().splitlines()[0])
     assert line["fedlap"] == fedlap.__version__ and line["seconds"] > 0
     again = fedlap.experiments.spec.resolve(line["spec"].pop("name"), line["spec"])
@@ -156,7 +156,7 @@ def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
 @pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
 def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table):
     """To the same bits as one that was never stopped, as a compiled batch and one by one as on an accelerator."""
-    monkeypatch.setattr(carry, "CHECKPOINT_SHARE", np.inf)
+    monkeypatch.setattr(jobs, "CHECKPOINT_SHARE", np.inf)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     _, whole = run(sweep, tmp_path / "whole.jsonl")
@@ -216,7 +216,7 @@ def test_a_plan_tells_what_will_follow(finished):
 
 
 def test_one_writer_a_file(tmp_path):
-    with results.writer(tmp_path / "x.jsonl"), pytest.raises(DataError, match="another sweep is writing"):
+    with results.writer(tmp_path / "x.jsonl"), pytest.raises(DataError, match="another process is writing"):
         with results.writer(tmp_path / "x.jsonl"):
             pass
 
@@ -297,18 +297,19 @@ def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch,
     if damage:
         left.write_bytes(damage)
     else:
-        monkeypatch.setattr(carry.checkpoints, "FORMAT", carry.checkpoints.FORMAT + 1)
+        monkeypatch.setattr(jobs.checkpoints, "FORMAT", jobs.checkpoints.FORMAT + 1)
     events, done = run(sweep, path)
     assert next(event.round for event in events if isinstance(event, Advanced)) == 1  # from the beginning
     assert len(done) == 2 and not list(tmp_path.glob("*.checkpoints"))
 
 
-@pytest.mark.parametrize("divide", [carry._one_each, carry._batches], ids=["run", "batch"])
+@pytest.mark.parametrize("divide", [jobs.one_each, jobs.batches], ids=["run", "batch"])
 def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path, divide):
     """One that a process killed between its last line and its last act has left."""
     path = tmp_path / "x.jsonl"
     path.write_text(finished[0].read_text())
-    left = carry._checkpoint(divide(make().final())[-1], False, tmp_path / "x.jsonl.checkpoints")
+    conditions = jobs.Conditions(None, False, tmp_path / "x.jsonl.checkpoints")
+    left = jobs.checkpoint_of(divide(make().final())[-1], conditions)
     left.parent.mkdir()
     left.touch()
     run(make(), path)

@@ -3,10 +3,10 @@
 import pytest
 from rich.console import Console
 
-from fedlap.cli.sweep_display import Display
+from fedlap.cli.display import show_table
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.results import Curve, Result
-from fedlap.experiments.winners import winners
+from fedlap.experiments.summary import as_text, summarise
 
 TABLE = {
     "federation": {"dataset": "heart"},
@@ -43,17 +43,16 @@ def results(sweep, lost=()):
 
 
 def printed(sweep, found, columns=120):
-    display = Display(sweep, "x.jsonl")
-    display.console = Console(width=columns)
-    with display.console.capture() as capture:
-        display.table(found)
+    console = Console(width=columns)
+    with console.capture() as capture:
+        show_table(console, as_text(sweep, summarise(sweep, found)))
     return capture.get()
 
 
 def test_the_winner_is_chosen_by_validation_and_shown_on_the_test_set():
     """By the test set another would have won; a part of the grid has a winner of its own."""
     sweep = make()
-    found = {each.algorithm: each for each in winners(sweep, results(sweep))}
+    found = {each.algorithm: each for each in summarise(sweep, results(sweep))}
     assert {name: each.setting for name, each in found.items()} == {
         "fedavg": {"epochs": 4},
         "fedlap": {"delta": 0.1},
@@ -70,7 +69,7 @@ def test_the_winner_is_chosen_by_validation_and_shown_on_the_test_set():
 
 def test_without_validation_the_test_set_chooses_and_the_table_says_so():
     sweep = make(sweep={"validation": 0})
-    found = {each.algorithm: each.setting for each in winners(sweep, results(sweep))}
+    found = {each.algorithm: each.setting for each in summarise(sweep, results(sweep))}
     assert found["fedavg"] == {"epochs": 3} and found["fedlap"] == {"delta": 10.0}
     words = " ".join(printed(sweep, results(sweep)).split())
     assert "chosen by accuracy on the test set itself, which flatters" in words
@@ -83,8 +82,8 @@ def test_where_each_has_one_setting_nothing_was_chosen():
 
 def test_runs_that_diverged_are_counted_and_do_not_win():
     sweep = make()
-    found = {each.algorithm: each for each in winners(sweep, results(sweep, lost={4, 0.1}))}
-    assert found["fedavg"].setting == {"epochs": 3} and (found["fedavg"].lost, found["fedavg"].runs) == (4, 8)
+    found = {each.algorithm: each for each in summarise(sweep, results(sweep, lost={4, 0.1}))}
+    assert found["fedavg"].setting == {"epochs": 3} and (found["fedavg"].lost, found["fedavg"].tried) == (4, 8)
     assert found["fedlap"].setting == {"delta": 1.0} and found["fedlap (part)"].lost == 0
     text = printed(sweep, results(sweep, lost={3, 4}))
     assert "2 of 2 diverged" in text and "8 of 8" in text and "nan" not in text
@@ -104,4 +103,4 @@ def test_no_number_is_cut_at_40_columns():
 
 
 def test_a_sweep_that_has_not_run_has_no_table():
-    assert printed(make(), []) == ""
+    assert summarise(make(), []) == []

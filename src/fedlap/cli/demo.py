@@ -54,7 +54,7 @@ def play(rounds, algorithm, keep, tell):
 
 def settings(algorithm):
     """An algorithm with the settings of the bundled experiment."""
-    chosen = spec.read(algorithms=[algorithm]).as_dict()["algorithms"][algorithm]
+    chosen = spec.resolve(*spec.read_table(), algorithms=[algorithm]).as_dict()["algorithms"][algorithm]
     return {"name": algorithm, **{key: value for key, value in chosen.items() if value is not None}}
 
 

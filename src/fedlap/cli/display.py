@@ -1,99 +1,125 @@
-"""What a person sees while something runs."""
+"""What a person sees while something runs, and the table at its end. Nothing is kept here."""
 
-from collections import Counter
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn
 from rich.table import Table
 
-from fedlap.algorithms import ALGORITHMS
 from fedlap.cli import screen
-from fedlap.experiments.summary import caption, cells, heads, summarise
+from fedlap.cli.estimate import Estimate
+from fedlap.experiments.runner import Advanced, Finished, Planned
+from fedlap.experiments.summary import Text
+from fedlap.experiments.sweep import Sweep
+
+LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
+WORDS = ("algorithm", "setting")  # columns of words; the others are of numbers
 
 
 class Display:
-    """A progress bar per algorithm while an experiment runs, then its table."""
+    """Shows the events of `carry_out`: what is running, what is done, and how long the rest will take."""
 
-    def __init__(self, spec, folder):
-        self.spec, self.folder, self.console = spec, folder, Console()
-        self.latest = {}
-        self.bars = {}
-        self.progress = screen.bars(self.console, 16)
+    def __init__(self, sweep: Sweep, path: Path) -> None:
+        self.sweep, self.path, self.console = sweep, path, Console()
+        self.progress = screen.bars(self.console, 22 if sweep.is_grid else len("runs"))
+        self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
+        self.logged = -LOG_SECONDS
 
-    def __enter__(self):
-        train = self.spec.train
-        self.console.print(
-            f"[bold]{self.spec.name}[/bold]: {len(self.spec.algorithms)} algorithms, seeds {list(train.seeds)}, "
-            f"{train.rounds} rounds → {self.folder}"
-        )
-        for name in self.spec.algorithms:
-            total = len(train.seeds) * self._rounds(name)
-            self.bars[name] = self.progress.add_task(name, total=total, now="", start=False)
-        self._begin(next(iter(self.bars)))
-        self.progress.start()
+    def __enter__(self) -> "Display":
+        algorithms, seeds = ", ".join(self.sweep.algorithms), ", ".join(map(str, self.sweep.final_seeds))
+        runs = "" if self.sweep.is_grid else f"; seeds {seeds}"
+        self.console.print(f"[bold]{self.sweep.name}[/bold]: {algorithms}{runs} → {self.path}")
+        self.live = Live(self.progress, console=self.console, refresh_per_second=4)
+        self.live.__enter__()
         return self
 
-    def __exit__(self, *_):
-        self.progress.stop()
+    def __exit__(self, *error: object) -> None:
+        self.live.__exit__(*error)
+        if not self.progress.tasks:
+            return  # nothing had begun, and the error says why
+        if not self.console.is_terminal:
+            self.console.print()  # a bar that is written to a file leaves its line open
+        finished, diverged = self.counts
+        minutes = (time.monotonic() - self.began) / 60
+        lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
+        self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
 
-    def _rounds(self, algorithm):
-        return self.spec.train.rounds_of(ALGORITHMS[algorithm])
+    def show(self, event: Planned | Advanced | Finished) -> None:
+        if isinstance(event, Planned):
+            self._plan(event)
+        elif isinstance(event, Advanced):
+            self.estimate.advance(event)
+            first, *others = event.cells
+            many = f", {1 + len(others)} runs" if others else ""
+            self.running[first.digest] = f"{first.algorithm}{many}, round {event.round}"
+        elif isinstance(event, Finished):
+            self.estimate.finish(event.results)
+            for result in event.results:
+                self.running.pop(result.cell, None)
+            self.counts[0] += len(event.results)
+            self.counts[1] += sum(result.diverged for result in event.results)
+            self.left -= len(event.results)
+            self.progress.advance(self.bar, len(event.results))
+        self.progress.update(self.bar, now=self._now())
+        task = self.progress.tasks[self.bar]
+        if not self.console.is_terminal and task.total and time.monotonic() - self.logged >= LOG_SECONDS:
+            self.logged = time.monotonic()
+            self._log(task)
 
-    def _begin(self, name):
-        self.progress.start_task(self.bars[name])
-        self.progress.update(self.bars[name], now="compiling …")
+    def _log(self, task: Task) -> None:
+        """One line for a log file, where a bar shows only in the end."""
+        words = f"{time.strftime('%H:%M:%S')} {task.description}: {task.completed} of {task.total} runs; {self._now()}"
+        self.console.print(words, soft_wrap=True, highlight=False)
 
-    @property
-    def runs(self):
-        return list(self.latest.values())
+    def _plan(self, planned: Planned) -> None:
+        self.left = len(planned.cells)
+        self.estimate.plan(planned.jobs + (planned.later or []), planned.workers or planned.threads)
+        self.until = "" if planned.later is not None else " of the search; its winners run then"
+        how = f"{planned.workers} processes" if planned.workers else "as compiled batches"
+        words = {"search": "search, rows held out", "final": "final, all rows"}[planned.phase]
+        total = len(planned.cells) + planned.done
+        description = words if self.sweep.is_grid else "runs"
+        self.bar = self.progress.add_task(description, total=total, completed=planned.done, now=how)
 
-    @property
-    def finished(self):
-        """The runs of those algorithms all of whose seeds have ended."""
-        ended = [run for run in self.runs if run.diverged or len(run.accuracy) == self._rounds(run.algorithm)]
-        counts = Counter(run.algorithm for run in ended)
-        return [run for run in ended if counts[run.algorithm] == len(self.spec.train.seeds)]
+    def _now(self) -> str:
+        left = self.estimate.seconds
+        if not self.left:
+            return "done"
+        about = "time left: not known before the second round ends"
+        words = about if left is None else f"about {_duration(left)} left{self.until}"
+        return "; ".join([words, *self.running.values()])
 
-    def show(self, run):
-        """One more round of one run."""
-        self.latest[run.algorithm, run.seed] = run
-        done = sum(len(each.accuracy) for each in self.runs if each.algorithm == run.algorithm)
-        accuracy, nll = f"{100 * run.accuracy[-1]:5.1f} %", f"{run.nll[-1]:.3f}"
-        brief = self.console.width < screen.MIDDLE
-        numbers = f"{accuracy} {nll}" if brief else f"accuracy {accuracy}  NLL {nll}"
-        now = "diverged" if run.diverged else numbers
-        now = now if brief else f"seed {run.seed}  {now}"
-        self.progress.update(self.bars[run.algorithm], completed=done, now=now)
-        names = list(self.bars)
-        following = names[names.index(run.algorithm) + 1 :]
-        if following and self.progress.tasks[self.bars[run.algorithm]].finished:
-            self._begin(following[0])
 
-    def table(self, runs):
-        """What these came to; nothing of none."""
-        if not runs:
-            return
-        target = self.spec.train.target_accuracy
-        title = caption(len(self.spec.train.seeds))
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-        for head in heads(target):
-            table.add_column(head, no_wrap=True, justify="left" if head == "algorithm" else "right")
-        for row in summarise(runs, target):
-            table.add_row(*cells(row, target))
-        screen.show(self.console, table)
+def show_table(console: Console, text: Text) -> None:
+    """A table of words, as wide as the screen allows."""
+    table = Table(title=text.title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for head in text.heads:
+        table.add_column(head, no_wrap=head != "setting", justify="left" if head in WORDS else "right")
+    for row in text.rows:
+        table.add_row(*row)
+    screen.show(console, table)
 
 
 @contextmanager
-def downloading():
+def downloading() -> Iterator[Callable]:
     """A callback (file, bytes so far, bytes in all) that draws a bar per file."""
     with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn()) as progress:
         bars = {}
 
-        def report(file, done, total):
+        def report(file: object, done: int, total: int) -> None:
             if file not in bars:
                 bars[file] = progress.add_task(str(file), total=total)
             progress.update(bars[file], completed=done, total=total)
 
         yield report
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

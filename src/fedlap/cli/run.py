@@ -1,15 +1,26 @@
-"""Commands that train: one experiment, or a grid of settings."""
+"""Commands that train: an experiment into a folder, or into one file of results."""
 
 import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedlap import __version__
 from fedlap.cli.data import DataDir
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes for larger models; one a core if not given.")]
+if TYPE_CHECKING:
+    from fedlap.experiments.sweep import Sweep
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example delta=0.1; may be repeated."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: epochs=1,5; may be repeated."),
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs, or batches of runs, at a time; one a core if not given.")]
 
 
 def run(
@@ -17,94 +28,144 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[SPEC.toml] [ALGORITHM]...", help="What to run; all on the hospitals if not given."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example delta=0.1.")
-    ] = None,
+    settings: Settings = None,
+    only: Only = None,
     output: Annotated[
         Path | None, typer.Option(help="The results folder; if not given, a new one in results/.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Finish the run in this results folder.")] = None,
     data_dir: DataDir = None,
-):
+    jobs: Jobs = None,
+) -> None:
     """Train, show the progress, print the table, and write a results folder."""
-    from fedlap.cli.display import Display, downloading
-    from fedlap.data import bring
     from fedlap.errors import ConfigError
-    from fedlap.experiments import experiment, spec
-    from fedlap.experiments.summary import curves, markdown, summarise
-    from fedlap.files import atomic
-    from fedlap.stopping import resumable
+    from fedlap.experiments import folder as folders
+    from fedlap.experiments import spec
+    from fedlap.experiments import sweep as cells
 
     if resume is not None:
-        if words or settings or output:
+        if words or settings or only or output:
             raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
-        folder, wanted = resume, experiment.reopen(resume)
+        folder, wanted = resume, folders.reopen(resume)
     else:
         words = words or []
         file = words.pop(0) if words and spec.is_file(words[0]) else None
-        wanted = spec.read(file, words, settings or [])
+        wanted = cells.read(file, words, settings or []).narrow(only or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    with downloading() as progress:
-        bring(wanted.federation["dataset"], data_dir, progress)
+    bring_data(wanted, data_dir)
     if resume is None:  # only now: without its data there is nothing to resume
-        experiment.begin(wanted, folder)
-    with resumable(f"fedlap run --resume {folder} goes on where this stopped"):
-        display = Display(wanted, folder)
-        try:
-            with display:
-                for step in experiment.carry_out(wanted, folder, data_dir):
-                    display.show(step)
-        except OSError:  # no room to write it down, but what has finished is worth a look
-            display.table(display.finished)
-            raise
-        display.table(display.runs)
-        rows = summarise(display.runs, wanted.train.target_accuracy)
-        atomic.write(folder / "table.md", markdown(rows, wanted.train.target_accuracy))
-        curves(display.runs, wanted.name, folder / "curves.png")
-    written = f"Written: {folder}/table.md, curves.png, rounds.jsonl, configuration.json"
-    display.console.print(written, soft_wrap=True)  # a path in two lines is nothing to copy
+        folders.begin(wanted, folder)
+    train(wanted, folder / folders.RESULTS, data_dir, jobs, f"fedlap run --resume {folder}", folder)
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="A TOML file with a [sweep] section.")],
+    spec: Annotated[Path, typer.Argument(help="A TOML file, with or without a [sweep] section.")],
     algorithms: Annotated[list[str] | None, typer.Argument(help="Only these of its algorithms.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, for example rounds=5; may be repeated."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: epochs=1,5; may be repeated."),
-    ] = None,
+    settings: Settings = None,
+    only: Only = None,
     output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
-):
-    """Run every setting and seed of a grid, once: a second call runs what is missing. Ends with a table of winners."""
-    from fedlap.experiments import results
+) -> None:
+    """As run, into one file of results: every setting and seed once, and a second call runs what is missing."""
     from fedlap.experiments import sweep as cells
 
     wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
-    file = output or Path("results") / f"{wanted.name}.jsonl"
-    display = watch(wanted, file, data_dir, jobs)
-    display.table(wanted.select(results.load(file)))
+    bring_data(wanted, data_dir)
+    train(wanted, output or Path("results") / f"{wanted.name}.jsonl", data_dir, jobs)
 
 
-def watch(sweep, file, data_dir, jobs, quick=None, version=__version__):
-    """Carry out a sweep while somebody looks on."""
-    import jax
-
+def bring_data(sweep: "Sweep", data_dir: Path | None) -> None:
+    """Download what is not here, while somebody looks on."""
     from fedlap.cli.display import downloading
-    from fedlap.cli.sweep_display import Display
     from fedlap.data import bring
-    from fedlap.experiments.runner import carry_out
-    from fedlap.stopping import resumable
 
     with downloading() as progress:
         bring(sweep.table["federation"]["dataset"], data_dir, progress)
+
+
+def train(
+    sweep: "Sweep",
+    file: Path,
+    data_dir: Path | None,
+    jobs: int | None,
+    again: str = "the same command",
+    folder: Path | None = None,
+) -> None:
+    """Carry out what the file of results lacks, then print what it says; into a folder, also write that down."""
+    from rich.console import Console
+
+    from fedlap.cli.display import show_table
+    from fedlap.experiments import folder as folders
+    from fedlap.experiments import results, summary
+    from fedlap.files import atomic
+    from fedlap.stopping import resumable
+
+    console = Console()
+
+    def table(complete: bool = False) -> tuple[list, "summary.Text"] | None:
+        winners = summary.summarise(sweep, results.load(file))
+        if complete:
+            winners = [winner for winner in winners if winner.seeds == len(sweep.final_seeds)]
+        if not winners:
+            return None
+        text = summary.as_text(sweep, winners)
+        show_table(console, text)
+        return winners, text
+
+    with resumable(f"{again} goes on where this stopped"):
+        try:
+            _follow(sweep, file, folder or file, data_dir, jobs)
+        except OSError:  # no room to write it down, but what has finished is worth a look
+            table(complete=True)
+            raise
+        shown = table()
+        if folder is not None and shown is not None:
+            winners, text = shown
+            atomic.write(folder / folders.TABLE, text.markdown())
+            summary.curves(winners, sweep.name, folder / folders.CURVES)
+    if folder is not None:
+        written = ", ".join([folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION])
+        console.print(f"Written: {folder}/{written}", soft_wrap=True)  # a path in two lines is nothing to copy
+
+
+def watch(
+    sweep: "Sweep",
+    file: Path,
+    data_dir: Path | None,
+    jobs: int | None,
+    quick: dict | None = None,
+    version: str = __version__,
+) -> None:
+    """Bring the data and carry out what the file of results lacks, while somebody looks on."""
+    from fedlap.stopping import resumable
+
+    bring_data(sweep, data_dir)
+    with resumable("the same command goes on where this stopped"):
+        _follow(sweep, file, file, data_dir, jobs, quick, version)
+
+
+def _follow(
+    sweep: "Sweep",
+    file: Path,
+    place: Path,
+    data_dir: Path | None,
+    jobs: int | None,
+    quick: dict | None = None,
+    version: str = __version__,
+) -> None:
+    """Carry out what the file of results lacks, and show it; `place` is where people look for it."""
+    import jax
+
+    from fedlap.cli.display import Display
+    from fedlap.experiments.runner import Finished, carry_out
+    from fedlap.run import divergence
+
     if sweep.precision == "float64":
         jax.config.update("jax_enable_x64", True)
-    with resumable("the same command goes on where this stopped"), Display(sweep, file) as display:
+    with Display(sweep, place) as display:
         for event in carry_out(sweep, file, data_dir, jobs, quick, version):
             display.show(event)
-    return display
+            if isinstance(event, Finished) and not sweep.is_grid:  # a grid is expected to have settings that diverge
+                for text in event.diverged:
+                    divergence.tell(text)

@@ -12,8 +12,8 @@ file costs a day.
 
 import hashlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -29,25 +29,24 @@ Folder = str | os.PathLike[str]
 DataFolder = Annotated[Folder | None, FromRun.DATA_DIR]
 
 
-def read(name: str, data_dir: Folder | None = None) -> dict[str, bytes]:
-    """The checked contents of all files of a data set, by file name; files found nowhere are downloaded."""
-    return {item.content.name: item.data for item in _complete(dataset(name), data_dir, progress=None)}
+def read(name: str, data_dir: Folder | None = None, only: Collection[str] = ()) -> dict[str, bytes]:
+    """The checked contents of a data set's files, all or only these, by name; those found nowhere are downloaded."""
+    bring(name, data_dir)
+    known = dataset(name)
+    if only:
+        known = replace(known, contents=tuple(content for content in known.contents if content.name in only))
+    found = _examine(known, places(known, data_dir))
+    _raise_first(known, found)
+    return {item.content.name: item.data for item in found}
 
 
 def bring(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> None:
-    """Download what `read` would have to, so that somebody can watch."""
-    _complete(dataset(name), data_dir, progress)
-
-
-def _complete(known: Dataset, data_dir: Folder | None, progress: Progress | None) -> list["_Found"]:
+    """Download the files of a data set that are nowhere, so that somebody can watch; `read` checks them."""
+    known = dataset(name)
     folders = places(known, data_dir)
-    found = _examine(known, folders)
-    missing = [item.content for item in found if item.path is None]
+    missing = [content for content in known.contents if _locate(known, content, folders) is None]
     if missing:
         _download(known, missing, _cache(known), folders, progress)
-        found = _examine(known, folders)
-    _raise_first(known, found)
-    return found
 
 
 def fetch(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> Path:

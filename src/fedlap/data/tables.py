@@ -16,7 +16,7 @@ def read_table(dataset: str, file: str) -> tuple[np.ndarray, np.ndarray]:
     The split is scikit-learn's, made once by tools/rebuild_bundled_data.py: row numbers cannot change under a
     new version of it, and users need not install it.
     """
-    lines = sources.read(dataset)[file].decode("ascii").splitlines()
+    lines = sources.read(dataset, only=(file,))[file].decode("ascii").splitlines()
     values = np.array([line.split(",") for line in lines])
     numbers = json.loads((BUNDLED / "splits.json").read_text("ascii"))[file]
     return values, np.isin(np.arange(1, len(values) + 1), numbers)

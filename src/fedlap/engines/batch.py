@@ -48,10 +48,10 @@ def stack(trees: Sequence[Tree], fill: int = 0) -> Stack:
     def join(*leaves: Any) -> Stack:
         if all(leaf.shape == leaves[0].shape and _same(leaf, leaves[0]) for leaf in leaves[1:]):
             return Stack(leaves[0], None)
-        if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+        if _is_key(leaves[0]):
             return Stack(jnp.stack(leaves), 0)
         shape = np.max([leaf.shape for leaf in leaves], axis=0)
-        return Stack(jnp.stack([_pad(leaf, shape, fill) for leaf in leaves]), 0)
+        return Stack(np.stack([_pad(leaf, shape, fill) for leaf in leaves]), 0)
 
     joined = jax.tree.map(join, *trees)
     pick = lambda i: jax.tree.map(lambda leaf: leaf[i], joined, is_leaf=lambda leaf: isinstance(leaf, Stack))
@@ -60,8 +60,8 @@ def stack(trees: Sequence[Tree], fill: int = 0) -> Stack:
 
 def stack_seeds(trees: Sequence[Tree]) -> Tree:
     """Stack all leaves, padded, whether they differ or not: what changes from round to round."""
-    padded = lambda leaves: jnp.stack([_pad(leaf, np.max([l.shape for l in leaves], axis=0), 0) for leaf in leaves])
-    return jax.tree.map(lambda *leaves: padded(leaves), *trees)
+    padded = lambda leaves: np.stack([_pad(leaf, np.max([l.shape for l in leaves], axis=0), 0) for leaf in leaves])
+    return jax.tree.map(lambda *leaves: jnp.asarray(padded(leaves)), *trees)
 
 
 def _pad(leaf: Any, shape: Sequence[int], fill: int) -> np.ndarray:
@@ -78,13 +78,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(runs: Sequence[Sequence[Run]]) -> Prepared:
-    """From simulations, one list of settings for each seed."""
+    """From simulations, one list of settings for each seed.
+
+    Arrays are put together on the host: nothing to compile.
+    """
     first = [of_seed[0] for of_seed in runs]
-    methods = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.setup.method for run in runs[0]))
-    states = [
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *(run.init()._replace(round=()) for run in of_seed))
-        for of_seed in runs
-    ]
+    joined = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
+    methods = jax.tree.map(lambda *leaves: jnp.asarray(joined(*leaves)), *(run.setup.method for run in runs[0]))
+    states = [jax.tree.map(joined, *(run.init()._replace(round=()) for run in of_seed)) for of_seed in runs]
     sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
     return Prepared(
         stack([replace(run.setup, method=methods) for run in first]),
@@ -150,4 +151,12 @@ def _evaluate(task: Task, axes: Axes, w: Vector, tests: Tree) -> Metrics:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a is b or bool((a == b).all())
+    return a is b or np.array_equal(_on_host(a), _on_host(b))
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -40,36 +40,34 @@ def make_setup(task: Task, method: Method, federation: Holdings, seed: int) -> S
 
 def as_leaves(method: Method) -> Method:
     """A method with its numbers on the device, as a setup holds it."""
-    real = _real()
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, real), method)
+    return jax.tree.map(_reals, method)
 
 
 def make_shards(names: Sequence[str], sizes: np.ndarray, rows: np.ndarray, memory: MemoryPoints) -> Shard:
     """All clients' shards, stacked; `rows` are row numbers of the pool, [K, longest]."""
-    real = _real()
     return Shard(
         rows=jnp.asarray(rows),
-        n=jnp.asarray(sizes, real),
-        share=jnp.asarray(sizes / sizes.sum(), real),
-        number=jnp.asarray([number(name) for name in names], jnp.uint32),
+        n=_reals(sizes),
+        share=_reals(sizes / sizes.sum()),
+        number=jnp.asarray(np.array([number(name) for name in names], np.uint32)),
         mine=jnp.asarray(memory.mine),
-        weights=jnp.asarray(memory.weights, real),
+        weights=_reals(memory.weights),
     )
 
 
 def make_pool(inputs: np.ndarray, labels: np.ndarray, memory: MemoryPoints) -> Pool:
     """The arrays that row numbers point into, on the device."""
-    real = _real()
     return Pool(
-        inputs=jnp.asarray(inputs, real),
+        inputs=_reals(inputs),
         labels=jnp.asarray(labels),
-        memory=jnp.asarray(memory.inputs, real),
+        memory=_reals(memory.inputs),
         points=jnp.asarray(len(memory.inputs)),
     )
 
 
-def _real() -> Any:
-    return jnp.zeros(()).dtype
+def _reals(values: Any) -> jax.Array:
+    """Numbers on the device, in its precision; converted on the host, where there is nothing to compile."""
+    return jnp.asarray(np.asarray(values, jax.dtypes.canonicalize_dtype(float)))
 
 
 class Plan(NamedTuple):

@@ -14,7 +14,7 @@ from fedlap.engines.setup import Plan, Setup
 
 def prepare(state: State, count: int) -> State:
     """Clients stacked: leaf by leaf, [K, …]."""
-    repeat = lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape))
+    repeat = lambda leaf: jnp.asarray(np.broadcast_to(leaf, (count, *leaf.shape)))  # on the host: nothing to compile
     return state._replace(clients=jax.tree.map(repeat, state.clients))
 
 

@@ -1,4 +1,4 @@
-"""What sweeps leave behind: a file with one JSON line a cell, only ever appended to."""
+"""What runs leave behind: a file with one JSON line each, only ever appended to."""
 
 import fcntl
 import json
@@ -162,17 +162,18 @@ def writer(path):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise DataError(f"{path}: another sweep is writing to it; wait for it or name another file") from error
+            raise DataError(f"{path}: another process is writing to it; wait for it or name another file") from error
         results = load(path)  # first of all: a file of anything else stays as it is
         _end_last_line(file)
 
         def append(results):
-            left = "".join(result.line() for result in results).encode()
+            left, before = "".join(result.line() for result in results).encode(), file.seek(0, os.SEEK_END)
             try:
                 while left:
                     left = left[file.write(left) :]
                 os.fsync(file.fileno())
             except OSError as error:
+                file.truncate(before)  # all runs of a batch or none: the rest of one would be another batch
                 error.filename = str(path)
                 raise
 

@@ -1,33 +1,36 @@
-"""The runs a sweep still lacks: small models as one compiled batch, larger ones a process a core.
+"""The runs that a results file still lacks: small models as compiled batches in threads, larger ones a process a core.
 
 On an accelerator the larger ones run in turn.
 """
 
-import hashlib
-import json
-import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from fedlap import __version__
-from fedlap.engines import small
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError
 from fedlap.experiments.choose import winners
-from fedlap.experiments.results import Curve, Result, precision, writer
-from fedlap.experiments.sweep import Cell
-from fedlap.experiments.workers import on_processes
+from fedlap.experiments.jobs import (
+    Advanced,
+    Conditions,
+    Finished,
+    batches,
+    checkpoint_of,
+    data_kept,
+    grids,
+    is_small,
+    one_each,
+    run_batch,
+    run_one,
+)
+from fedlap.experiments.results import Result, precision, writer
+from fedlap.experiments.sweep import Cell, Sweep
+from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
-from fedlap.run import checkpoint as checkpoints
-from fedlap.run.grid import Grid
-from fedlap.run.simulation import Simulation, histories, progress
-
-# Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
-CHECKPOINT_SHARE = 0.05
 
 
 class Planned(NamedTuple):
@@ -36,28 +39,23 @@ class Planned(NamedTuple):
     phase: str
     jobs: list[list[Cell]]
     done: int  # cells of this phase that an earlier call finished
-    workers: int
+    workers: int  # processes; 0: compiled batches, in threads of this one
     later: list[list[Cell]] | None  # jobs of the next phase; None if this one decides which
+    threads: int = 1
 
     @property
-    def cells(self):
+    def cells(self) -> list[Cell]:
         return [cell for job in self.jobs for cell in job]
 
 
-class Advanced(NamedTuple):
-    """A run, or a batch of them, has finished a round."""
-
-    cells: list[Cell]
-    round: int
-    seconds: float  # of each of them, up to here
-
-
-class Finished(NamedTuple):
-    results: list[Result]
-    checkpoint: Path  # of no use once the results are on disk
-
-
-def carry_out(sweep, path, data_dir=None, jobs=None, quick=None, version=__version__):
+def carry_out(
+    sweep: Sweep,
+    path: str | Path,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    quick: dict | None = None,
+    version: str = __version__,
+) -> Iterator[Planned | Advanced | Finished]:
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
 
     `quick` is a {algorithm: settings} to train on all rows at once, without a search; `version` names
@@ -65,197 +63,82 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None, version=__versi
     """
     if sweep.precision not in (None, precision()):
         raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
-    folder = Path(f"{path}.checkpoints")
-    with writer(path) as (found, append):
+    conditions = Conditions(data_dir, sweep.watch_train, Path(f"{path}.checkpoints"))
+    with data_kept(), writer(path) as (found, append):
         results = {each.cell: each for each in found if each.serves(sweep.watch_train)}
-        for phase in ("search", "final") if quick is None else ("final",):
+        for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
             if phase == "search":
                 cells, later = sweep.search(), _missing(sweep.final(), results) if sweep.finals == "all" else None
             elif quick is None and sweep.finals == "winners":
                 cells, later = sweep.final(winners(sweep.select(results.values()), sweep)), []
             else:
                 cells, later = sweep.final(quick), []
-            missing = _missing(cells, results)
-            done = {cell.digest: cell for cell in cells if cell.digest in results}
-            for job in (*_batches(cells), *_one_each(cells)):  # a process killed just after its last line leaves one
-                if all(cell.digest in done for cell in job):
-                    _checkpoint(job, sweep.watch_train, folder).unlink(missing_ok=True)
-            workers, carry = _how(missing, data_dir, jobs, len(missing) + len(done))
-            divide = _batches if carry is _in_batches else _one_each
-            yield Planned(phase, divide(missing), len(done), workers, None if later is None else divide(later))
-            for step in carry(missing, data_dir, sweep.watch_train, folder):
+            plan, carry = _plan(phase, cells, later, results, conditions, jobs)
+            yield plan
+            for step in carry:
                 if isinstance(step, Finished):
                     step = step._replace(results=[replace(result, fedlap=version) for result in step.results])
                     append(step.results)
                     step.checkpoint.unlink(missing_ok=True)
                     results.update({result.cell: result for result in step.results})
                 yield step
-        for left in folder.glob("*.part"):  # of a process that was ended while it wrote
+        for left in conditions.folder.glob("*.part"):  # of a process that was ended while it wrote
             left.unlink()
-    if folder.exists() and not any(folder.iterdir()):
-        folder.rmdir()
+    if conditions.folder.exists() and not any(conditions.folder.iterdir()):
+        conditions.folder.rmdir()
 
 
-def _missing(cells, results):
+def _plan(
+    phase: str,
+    cells: list[Cell],
+    later: list[Cell] | None,
+    results: dict[str, Result],
+    conditions: Conditions,
+    jobs: int | None,
+) -> tuple[Planned, Iterator]:
+    """What a phase has left to do, and the steps of doing it.
+
+    XLA adds up in as many parts as it has cores, so a run that is left over gets no more of them than beside the
+    others: resumed, it comes to the same bits.
+    """
+    missing, done = _missing(cells, results), {cell.digest for cell in cells if cell.digest in results}
+    for members in (*batches(cells), *one_each(cells)):  # a process killed just after its last line leaves one
+        if all(cell.digest in done for cell in members):
+            checkpoint_of(members, conditions).unlink(missing_ok=True)
+    at_once = jobs or len(cores())
+    if not missing or is_small(missing[0], conditions):
+        programs, run = list(grids(missing)), partial(run_batch, conditions)
+        threads = max(min(at_once, len(programs)), 1)
+        steps = on_threads(threads, partial(_report, run), programs) if threads > 1 else _in_turn(run, programs)
+        return Planned(phase, batches(missing), len(done), 0, _divided(later, batches), threads), steps
+    run, workers = partial(run_one, conditions), 1
+    if jax.default_backend() != "cpu":
+        steps = _in_turn(run, missing)  # an accelerator is busy with one run, and two would fight for its memory
+    else:
+        shares = min(at_once, len(missing) + len(done))
+        # The longest first: begun last, one of them would run alone in the end.
+        ordered = sorted(missing, key=lambda cell: cell.cost, reverse=True)
+        workers, steps = min(shares, len(missing)), on_processes(shares, partial(_report, run), ordered)
+    return Planned(phase, one_each(missing), len(done), workers, _divided(later, one_each)), steps
+
+
+def _divided(cells: list[Cell] | None, divide: Callable) -> list[list[Cell]] | None:
+    return None if cells is None else divide(cells)
+
+
+def _missing(cells: Iterable[Cell], results: dict[str, Result]) -> list[Cell]:
     """Each cell once that has no result."""
     return list({cell.digest: cell for cell in cells if cell.digest not in results}.values())
 
 
-def _resumes(run, checkpoint):
-    """Whether it can go on from there; a checkpoint that is damaged, or of another version, is of no use and goes."""
-    if not checkpoint.exists():
-        return False
-    try:
-        checkpoints.load(checkpoint, run.init(), np.zeros((0, *run.columns)), run.describe())
-    except DataError:
-        checkpoint.unlink()
-        return False
-    return True
+def _in_turn(run: Callable, items: Iterable) -> Iterator:
+    for item in items:
+        yield from run(item)
 
 
-def _checkpoint(cells, watch_train, folder):
-    """A file for these runs under way; its name is made of all that decides what they come to."""
-    words = " ".join([precision(), str(watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)])
-    return folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
-
-
-def _how(cells, data_dir, jobs, planned):
-    """How many processes (0: all runs of a kind are one program in this one), and the function that runs them.
-
-    `planned` is how many cells there are with those that have finished. XLA adds up in as many parts as it has cores,
-    so a run that is left over gets no more of them than beside the others: resumed, it comes to the same bits.
-    """
-    if not cells or small(_simulation(cells[0], data_dir, False).size):
-        return 0, _in_batches
-    if jax.default_backend() != "cpu":
-        return 1, _in_turn  # an accelerator is busy with one run, and two processes would fight for its memory
-    shares = min(jobs or len(cores()), planned)
-    return min(shares, len(cells)), partial(_at_once, shares)
-
-
-def _data(cell, data_dir, watch_train):
-    """The federation to train on, and what to watch besides its test set."""
-    federation = cell.spec.make_federation(cell.seed, data_dir)
-    watch = {}
-    if cell.held_out:
-        watch["test"] = (federation.test_inputs, federation.test_labels)
-        federation = federation.hold_out(cell.held_out, cell.seed)
-    if watch_train:
-        rows = np.concatenate(federation.rows)
-        watch["train"] = (federation.inputs[rows], federation.labels[rows])
-    return federation, watch
-
-
-def _curves(cell, history):
-    main = "validation" if cell.held_out else "test"
-    curves = {main: Curve.of(history.accuracy, history.nll)}
-    return curves | {name: Curve.of(*metrics) for name, metrics in history.watched.items()}
-
-
-# One compiled batch -------------------------------------------------------------------------------------------------
-
-
-def _in_batches(cells, data_dir, watch_train, folder):
-    for batch in _grids(cells):
-        yield from _run_batch(batch, data_dir, watch_train, folder)
-
-
-def _batches(cells):
-    """Jobs of as many cells as are one program."""
-    return [[cell for of_setting in grid for cell in of_setting] for grid in _grids(cells)]
-
-
-def _one_each(cells):
-    return [[cell] for cell in cells]
-
-
-def _grids(cells):
-    """Cells as [settings][seeds], all of one program: settings differ in numbers only, and have the same seeds."""
-    programs = {}
-    for cell in cells:
-        method = (cell.spec.make_algorithm(cell.algorithm), cell.spec.make_solver())
-        server = json.dumps(cell.spec.server_solver, sort_keys=True)  # one for all runs of a program
-        program = (cell.held_out, cell.algorithm, jax.tree.structure(method), server)
-        setting = json.dumps(cell.setting, sort_keys=True)
-        programs.setdefault(program, {}).setdefault(setting, []).append(cell)
-    for settings in programs.values():
-        alike = {}
-        for of_setting in settings.values():
-            alike.setdefault(tuple(cell.seed for cell in of_setting), []).append(of_setting)
-        yield from alike.values()
-
-
-def _run_batch(batch, data_dir, watch_train, folder):
-    spec, seeds, members = batch[0][0].spec, [cell.seed for cell in batch[0]], [cell for of in batch for cell in of]
-    federations, watches = zip(*(_data(cell, data_dir, watch_train) for cell in batch[0]), strict=True)
-    checkpoint = _checkpoint(members, watch_train, folder)
-    began = time.perf_counter()
-    grid = Grid.of(
-        [(of[0].spec.make_algorithm(of[0].algorithm), of[0].spec.make_solver()) for of in batch],
-        federations,
-        spec.make_model(),
-        seeds=seeds,
-        watches=watches,
-        participation=spec.train.participation,
-        server_solver=spec.make_server_solver(),
-    )
-    setting_up = time.perf_counter() - began
-    for reached in progress(grid, spec.train.rounds, checkpoint, _resumes(grid, checkpoint), CHECKPOINT_SHARE):
-        _, table = reached
-        seconds = (setting_up + table[:, 0, 0, 0].sum()) / len(members)
-        yield Advanced(members, len(table), seconds)
-    ended = grid.histories(*reached)
-    results = [
-        Result.of(cell, _curves(cell, ended[j, cell.seed]), seconds, federations[0].classes, len(members))
-        for j, of_setting in enumerate(batch)
-        for cell in of_setting
-    ]
-    yield Finished(results, checkpoint)
-
-
-# One run after the other, or a process a core -----------------------------------------------------------------------
-
-
-def _in_turn(cells, data_dir, watch_train, folder):
-    for cell in cells:
-        yield from _run_one(cell, data_dir, watch_train, folder)
-
-
-def _at_once(workers, cells, data_dir, watch_train, folder):
-    """The longest first: begun last, one of them would run alone in the end."""
-    cells = sorted(cells, key=lambda cell: cell.cost, reverse=True)
-    yield from on_processes(workers, partial(_report, data_dir, watch_train, folder), cells)
-
-
-def _report(data_dir, watch_train, folder, cell, tell):
-    for step in _run_one(cell, data_dir, watch_train, folder):
+def _report(run: Callable, item: object, tell: Callable) -> Finished:
+    """The steps of `run(item)` told one by one, and the last one returned."""
+    for step in run(item):
         if isinstance(step, Finished):
             return step
         tell(step)
-
-
-def _run_one(cell, data_dir, watch_train, folder):
-    checkpoint = _checkpoint([cell], watch_train, folder)
-    began = time.perf_counter()
-    run = _simulation(cell, data_dir, watch_train)
-    setting_up = time.perf_counter() - began
-    for history in histories(run, cell.spec.train.rounds, checkpoint, _resumes(run, checkpoint), CHECKPOINT_SHARE):
-        seconds = setting_up + history.seconds.sum()
-        yield Advanced([cell], len(history.nll), seconds)
-        if not np.isfinite(history.nll).all():
-            break  # it will not come back
-    yield Finished([Result.of(cell, _curves(cell, history), seconds, run.federation.classes)], checkpoint)
-
-
-def _simulation(cell, data_dir, watch_train):
-    federation, watch = _data(cell, data_dir, watch_train)
-    return Simulation.of(
-        cell.spec.make_algorithm(cell.algorithm),
-        federation,
-        cell.spec.make_model(),
-        solver=cell.spec.make_solver(),
-        server_solver=cell.spec.make_server_solver(),
-        seed=cell.seed,
-        participation=cell.spec.train.participation,
-        watch=watch,
-    )

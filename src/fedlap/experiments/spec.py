@@ -10,6 +10,7 @@
 import copy
 import dataclasses
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from fedlap.algorithms import ALGORITHMS
 from fedlap.checks import is_number
 from fedlap.data import LOADERS, load
+from fedlap.data.federation import Federation
 from fedlap.domains import COUNT, FromRun, from_run
 from fedlap.engines.setup import everyone
 from fedlap.errors import ConfigError, unknown
@@ -48,15 +50,19 @@ class Spec(MethodSettings):
     federation: dict[str, Any]
     train: Train
 
-    def make_federation(self, seed, data_dir=None):
+    def make_federation(self, seed: int, data_dir: str | Path | None = None) -> Federation:
+        return load(**self.federation_arguments(seed, data_dir))
+
+    def federation_arguments(self, seed: int, data_dir: str | Path | None = None) -> dict[str, Any]:
+        """The data set's name and the arguments of its function; only some are divided anew for every seed."""
         options = dict(self.federation)
         name = options.pop("dataset")
         for key, source in from_run(LOADERS[name]).items():
             if source is FromRun.SEED:
                 options.setdefault(key, seed)
             elif data_dir is not None:
-                options[key] = data_dir
-        return load(name, **options)
+                options[key] = str(data_dir)
+        return {"name": name, **options}
 
     def as_dict(self):
         train = {**dataclasses.asdict(self.train), "seeds": list(self.train.seeds)}
@@ -69,19 +75,6 @@ def bundled(name):
     return resources.files("fedlap.experiments").joinpath(f"specs/{name}.toml").read_text()
 
 
-def read(path=None, algorithms=(), overrides=()):
-    """A spec from a file (or the bundled one), with only these algorithms, and with `key=value` overrides."""
-    if path is None:
-        return resolve("heart", tomllib.loads(bundled("heart")), algorithms, overrides)
-    name, table = read_table(path)
-    if "sweep" in table:
-        raise ConfigError(f"{path}: has a [sweep], a grid of runs: fedlap sweep {path}")
-    try:
-        return resolve(name, table, algorithms, overrides)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
 def is_file(word):
     """Whether a word of the command line is a settings file; one that is neither that nor an algorithm is refused."""
     if word.rstrip("/").endswith(".toml"):
@@ -92,8 +85,10 @@ def is_file(word):
     raise ConfigError(f"{word}: {what}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
 
 
-def read_table(path):
-    """The name and the contents of a TOML file, which some editors begin with a byte-order mark."""
+def read_table(path: str | Path | None = None) -> tuple[str, dict[str, Any]]:
+    """The name and the contents of a settings file, or of the bundled one. Some editors begin it with a mark."""
+    if path is None:
+        return "heart", tomllib.loads(bundled("heart"))
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; expected a TOML file")
@@ -109,11 +104,7 @@ def resolve(name, table, algorithms=(), overrides=()):
     """Check a table of settings key by key and fill in the defaults."""
     table = copy.deepcopy(table)
     check_sections(table)
-    for algorithm in algorithms:
-        if algorithm not in ALGORITHMS:
-            raise unknown("algorithm", algorithm, ALGORITHMS)
-    if algorithms:
-        table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
+    keep_algorithms(table, algorithms)
     check_algorithms(table["algorithms"])
     for text in overrides:
         override(table, text)
@@ -145,6 +136,15 @@ def check_sections(table):
             raise unknown("algorithm", algorithm, ALGORITHMS)
         if not isinstance(settings, dict):
             raise ConfigError(f"algorithms.{algorithm} is {settings!r}; expected a table, which may be empty: {{}}")
+
+
+def keep_algorithms(table: dict[str, Any], algorithms: Sequence[str]) -> None:
+    """Leave only these in a table of settings; one that it does not have comes with its defaults. None named: all."""
+    for algorithm in algorithms:
+        if algorithm not in ALGORITHMS:
+            raise unknown("algorithm", algorithm, ALGORITHMS)
+    if algorithms:
+        table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
 
 
 def check_algorithms(table):

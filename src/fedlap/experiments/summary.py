@@ -1,101 +1,180 @@
-"""What came out: mean and spread over the seeds that ran, as numbers, a table and a picture."""
+"""What came out, made from the results on disk: each algorithm's runs on all rows, as a table and a picture."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from fedlap.experiments.choose import HONEST, PAPER, choose, finals, in_part, value
 from fedlap.experiments.plots import Line, accuracy_and_nll
+from fedlap.experiments.results import Result
+from fedlap.experiments.sweep import Sweep
 
-LAST = 3  # rounds averaged for "the accuracy at the end", as in the paper's tables
+PART = " (part)"  # what a winner of [sweep.part] has behind its algorithm
 
 
-class Row(NamedTuple):
+class Winner(NamedTuple):
+    """An algorithm's setting, the only one or the one that won, with its runs on all rows."""
+
     algorithm: str
-    seeds: int
-    diverged: int  # of these seeds
-    accuracy: tuple[float, float]
-    nll: tuple[float, float]
-    reached: tuple[float, float] | None  # rounds to the target accuracy; None if a seed never reached it
-    rounds: int
-    seconds: float
+    setting: dict
+    settings: int  # that it was chosen from
+    runs: list[Result]  # one a seed
+    tried: int  # runs of all these settings
+    lost: int  # how many of those diverged
+
+    @property
+    def seeds(self) -> int:
+        return len(self.runs)
+
+    @property
+    def diverged(self) -> int:
+        """Of these seeds."""
+        return sum(run.diverged for run in self.runs)
+
+    @property
+    def accuracy(self) -> tuple[float, float]:
+        """Mean and standard deviation over the seeds, at the end."""
+        return spread([value(run.curves["test"])[0] for run in self.runs])
+
+    @property
+    def nll(self) -> tuple[float, float]:
+        return spread([value(run.curves["test"])[1] for run in self.runs])
+
+    @property
+    def rounds(self) -> int:
+        return len(self.runs[0].curves["test"].nll)
+
+    @property
+    def seconds(self) -> float:
+        """Of one run; where runs were one program, its share of what that took."""
+        return sum(run.seconds for run in self.runs) / len(self.runs)
+
+    def reached(self, target: float) -> tuple[float, float] | None:
+        """Rounds to a test accuracy; None if a seed never reached it."""
+        rounds = [first_round(run.curves["test"].accuracy, target) for run in self.runs]
+        return None if None in rounds else spread(rounds)
 
 
-def summarise(runs, target):
-    """One row per algorithm, in the order in which they ran."""
-    rows = []
-    for algorithm in dict.fromkeys(run.algorithm for run in runs):
-        mine = [run for run in runs if run.algorithm == algorithm]
-        reached = [first_round(run.accuracy, target) for run in mine] if target is not None else [None]
-        rows.append(
-            Row(
-                algorithm=algorithm,
-                seeds=len(mine),
-                diverged=sum(run.diverged for run in mine),
-                accuracy=spread([run.accuracy[-LAST:].mean() for run in mine]),
-                nll=spread([run.nll[-LAST:].mean() for run in mine]),
-                reached=None if None in reached else spread(reached),
-                rounds=len(mine[0].accuracy),
-                seconds=sum(run.seconds.sum() for run in mine) / len(mine),
-            )
-        )
-    return rows
+def summarise(sweep: Sweep, results: list[Result]) -> list[Winner]:
+    """An entry for each algorithm of which some runs on all rows are there, in the order of the file.
+
+    A grid's winner is chosen by validation where rows were held out, else by the test set; of the whole grid, then of
+    a part that has its own.
+    """
+    results = sweep.select(results)
+    found = []
+    for algorithm in sweep.algorithms:
+        found.append(_winner(sweep, results, algorithm, ""))
+        if algorithm in sweep.part:
+            found.append(_winner(sweep, in_part(results, sweep), algorithm, PART))
+    return [each for each in found if each is not None]
 
 
-def spread(values):
+def _winner(sweep: Sweep, results: list[Result], algorithm: str, suffix: str) -> Winner | None:
+    tried = [each for each in results if each.algorithm == algorithm]
+    searched = sweep.validation > 0 and any(each.held_out > 0 for each in tried)
+    chosen = choose(tried, algorithm, HONEST if searched else PAPER, sweep.finals)
+    runs = [] if chosen is None else finals(tried, algorithm, chosen.setting)
+    if not runs:
+        return None
+    lost = sum(run.diverged for run in tried)
+    return Winner(algorithm + suffix, chosen.setting, chosen.settings, runs, len(tried), lost)
+
+
+def spread(values: list[float]) -> tuple[float, float]:
     """Mean and standard deviation over the seeds."""
     return float(np.mean(values)), float(np.std(values))
 
 
-def first_round(accuracy, target):
+def first_round(accuracy: list[float | None], target: float) -> int | None:
     """The first round at which the target is reached, or None."""
-    reached = np.flatnonzero(accuracy >= target)
-    return int(reached[0]) + 1 if len(reached) else None
+    reached = [round for round, value in enumerate(accuracy, start=1) if value is not None and value >= target]
+    return reached[0] if reached else None
 
 
-def cells(row, target):
-    """A row as text: accuracy in percent, NLL, rounds to the target, rounds, seconds."""
-    texts = [row.algorithm, *metrics(row)]
-    if target is not None:
-        texts.append("–" if row.reached is None else number(row.reached, 0, row.seeds))
-    return [*texts, str(row.rounds), f"{row.seconds:.1f}"]
+# As text ------------------------------------------------------------------------------------------------------------
 
 
-def metrics(row):
-    """Accuracy in percent and NLL of whatever has them over some seeds, as text."""
-    if row.diverged:
-        return [f"{row.diverged} of {row.seeds} diverged", "–"]
-    percent = tuple(100 * value for value in row.accuracy)
-    return [number(percent, 1, row.seeds), number(row.nll, 3, row.seeds)]
+class Text(NamedTuple):
+    """A table in words."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        lines = [self.heads, ["---"] * len(self.heads), *self.rows]
+        return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def number(spread, digits, seeds):
-    """A mean with its deviation, which one seed has none of."""
-    mean, deviation = (f"{value:.{digits}f}" for value in spread)
-    return f"{mean} ({deviation})" if seeds > 1 else mean
+def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
+    """Of a grid, the winners and what they were chosen from; else rounds and seconds."""
+    title = caption(max(winner.seeds for winner in winners))
+    if sweep.is_grid:
+        heads = ["algorithm", "setting", "accuracy %", "NLL", "chosen from", "diverged"]
+        return Text(f"{title}; {_choice(sweep, winners)}", heads, [_grid_cells(winner) for winner in winners])
+    target = sweep.table.get("train", {}).get("target_accuracy")
+    to_target = [] if target is None else [f"rounds to {100 * target:g} %"]
+    heads = ["algorithm", "accuracy %", "NLL", *to_target, "rounds", "seconds"]
+    return Text(title, heads, [_run_cells(winner, target) for winner in winners])
 
 
-def caption(seeds):
+def caption(seeds: int) -> str:
     """What the numbers of a table are."""
     over = "mean (standard deviation) over seeds" if seeds > 1 else "one seed"
     return f"test set: {over}, last three rounds"
 
 
-def heads(target):
-    wanted = [] if target is None else [f"rounds to {100 * target:g} %"]
-    return ["algorithm", "accuracy %", "NLL", *wanted, "rounds", "seconds"]
+def _choice(sweep: Sweep, winners: list[Winner]) -> str:
+    """How the settings were chosen."""
+    if all(winner.settings == 1 for winner in winners):
+        return "one setting each, nothing was chosen"
+    if sweep.validation > 0:
+        return f"chosen by accuracy on {100 * sweep.validation:g} % of each client's rows, held out of its training"
+    return "chosen by accuracy on the test set itself, which flatters; validation in [sweep] would not"
 
 
-def markdown(rows, target):
-    lines = [heads(target), ["---"] * len(heads(target)), *(cells(row, target) for row in rows)]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+def _grid_cells(winner: Winner) -> list[str]:
+    setting, lost = setting_text(winner.setting) or "as in the file", f"{winner.lost} of {winner.tried}"
+    return [winner.algorithm, setting, *_metrics(winner), str(winner.settings), lost]
 
 
-def curves(runs, name, path):
+def _run_cells(winner: Winner, target: float | None) -> list[str]:
+    texts = [winner.algorithm, *_metrics(winner)]
+    if target is not None:
+        reached = winner.reached(target)
+        texts.append("–" if reached is None else _number(reached, 0, winner.seeds))
+    return [*texts, str(winner.rounds), f"{winner.seconds:.1f}"]
+
+
+def _metrics(winner: Winner) -> list[str]:
+    """Accuracy in percent, and NLL."""
+    if winner.diverged:
+        return [f"{winner.diverged} of {winner.seeds} diverged", "–"]
+    percent = tuple(100 * value for value in winner.accuracy)
+    return [_number(percent, 1, winner.seeds), _number(winner.nll, 3, winner.seeds)]
+
+
+def _number(spread: tuple[float, float], digits: int, seeds: int) -> str:
+    """A mean with its deviation, which one seed has none of."""
+    mean, deviation = (f"{value:.{digits}f}" for value in spread)
+    return f"{mean} ({deviation})" if seeds > 1 else mean
+
+
+def setting_text(setting: dict) -> str:
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in setting.items()
+    )
+
+
+# As a picture -------------------------------------------------------------------------------------------------------
+
+
+def curves(winners: list[Winner], name: str, path: Path) -> None:
     """Accuracy and NLL over rounds, mean and spread over seeds, as a PNG."""
-    seeds = len({run.seed for run in runs})
+    seeds = max(winner.seeds for winner in winners)
     title = f"{name}: mean and spread over {seeds} seeds" if seeds > 1 else f"{name}: one seed"
-    lines = []
-    for algorithm in dict.fromkeys(run.algorithm for run in runs):
-        mine = [run for run in runs if run.algorithm == algorithm]
-        lines.append(Line(algorithm, [run.accuracy for run in mine], [run.nll for run in mine]))
+    tests = [(winner.algorithm, [run.curves["test"] for run in winner.runs]) for winner in winners]
+    lines = [Line(label, [curve.accuracy for curve in of], [curve.nll for curve in of]) for label, of in tests]
     accuracy_and_nll(lines, title, path)

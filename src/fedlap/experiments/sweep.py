@@ -1,4 +1,4 @@
-"""A sweep as data: a spec with one more section, and the cells it stands for.
+"""A settings file as the runs it stands for. One without [sweep] has a run for every algorithm and seed.
 
 [sweep]
 validation = 0.2          of each client's rows, held out to choose a setting by; 0 if nothing is to be chosen
@@ -14,7 +14,9 @@ precision = "float64"     of all runs; that of the process if not given
 
 import copy
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
@@ -26,6 +28,7 @@ from fedlap.experiments.spec import (
     Train,
     check_algorithms,
     check_sections,
+    keep_algorithms,
     override,
     parse_override,
     read_table,
@@ -80,7 +83,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All settings of all algorithms."""
+    """All settings of all algorithms; without [sweep], the one of each that the file gives."""
 
     name: str
     table: dict  # the spec without its [sweep]
@@ -92,10 +95,23 @@ class Sweep:
     watch_train: bool
     precision: str | None
     part: dict[str, dict[str, list]]  # of some algorithms: fewer values of some axes
+    section: dict | None  # [sweep] as it was said; None if there is none
+    only: tuple[str, ...] = ()  # how the axes were narrowed
 
     @property
     def algorithms(self):
         return tuple(self.axes)
+
+    @property
+    def is_grid(self) -> bool:
+        return self.section is not None
+
+    def as_dict(self) -> dict:
+        """What `again` makes the same sweep of: without [sweep] every default is in it, of a grid what was said."""
+        if not self.is_grid:
+            return resolve(self.name, self.table).as_dict()
+        chosen = {"sweep": self.section, "chosen": list(self.algorithms), "only": list(self.only)}
+        return {"name": self.name, **self.table, **chosen}
 
     def settings(self, algorithm):
         axes = self.axes[algorithm]
@@ -128,7 +144,7 @@ class Sweep:
                         f"as in --only {key}=VALUE,VALUE, or name the algorithms to run"
                     )
                 axes[name][key] = kept
-        return replace(self, axes=axes)
+        return replace(self, axes=axes, only=(*self.only, *restrictions))
 
     def select(self, results):
         """The last of each of its cells, by its own names of settings: a result's may be those of an older grid.
@@ -178,22 +194,34 @@ class Sweep:
         return Cell(algorithm, setting, seed, held_out, resolve(self.name, table))
 
 
-def read(path, algorithms=(), overrides=()):
-    """A sweep from a file; only these algorithms of it, and with `key=value` overrides, as in `fedlap run`."""
+def read(path: str | Path | None = None, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Sweep:
+    """From a file, or the bundled one: with only these algorithms, and with `key=value` overrides."""
     name, table = read_table(path)
     try:
         return make(name, table, algorithms, overrides)
     except ConfigError as error:
+        if path is None:
+            raise
         raise ConfigError(f"{path}: {error}") from error
 
 
-def make(name, table, algorithms=(), overrides=()):
-    """Check the sweep key by key; every cell is then checked as a spec of its own."""
+def again(table: dict) -> Sweep:
+    """From what `as_dict` has written down."""
+    table = dict(table)
+    name, chosen, only = table.pop("name"), table.pop("chosen", ()), table.pop("only", ())
+    return make(name, table, chosen).narrow(only)
+
+
+def make(name: str, table: dict, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Sweep:
+    """Check the settings key by key; every cell is then checked as a spec of its own."""
     table = copy.deepcopy(table)
-    sweep = table.pop("sweep", None)
-    if not isinstance(sweep, dict):
-        raise ConfigError("[sweep] is missing: which keys to vary, and over which values")
+    section = table.pop("sweep", None)
+    if section is not None and not isinstance(section, dict):
+        raise ConfigError(f"sweep is {section!r}; expected a section [sweep]: which keys to vary, over which values")
     check_sections(table)
+    if section is None:
+        keep_algorithms(table, algorithms)
+    sweep = {"validation": 0} if section is None else section
     known = table["algorithms"]
     check_algorithms(known)
     for key, value in sweep.items():
@@ -213,7 +241,16 @@ def make(name, table, algorithms=(), overrides=()):
     options = {key: sweep.get(key, default) for key, default in OPTIONS.items()}
     search_seeds = options.pop("search_seeds")
     search_seeds = seeds if search_seeds is None else check_seeds("sweep.search_seeds", search_seeds)
-    made = Sweep(name, table, axes, search_seeds=search_seeds, final_seeds=seeds, part=sweep.get(PART, {}), **options)
+    made = Sweep(
+        name,
+        table,
+        axes,
+        search_seeds=search_seeds,
+        final_seeds=seeds,
+        part=sweep.get(PART, {}),
+        section=section,
+        **options,
+    )
     _check_options(made)
     for algorithm, mine in axes.items():
         check_axes(algorithm, mine, table)

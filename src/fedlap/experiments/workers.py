@@ -1,11 +1,13 @@
-"""Work on many items, a process a core; no process outlives the one that began it."""
+"""Work on many items at once, in threads or in processes; none outlives the one that began it."""
 
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 import traceback
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
@@ -17,7 +19,7 @@ from fedlap.errors import FedlapError
 from fedlap.machine import cores, stay_on
 from fedlap.stopping import uninterrupted
 
-NEWS, DONE, FAILED = "news", "done", "failed"
+NEWS, DONE, FAILED, IDLE = "news", "done", "failed", "idle"
 ENDED = (
     "a process was ended from outside, perhaps because memory ran out; what has finished is kept, "
     "and the same command goes on with the rest: try fewer processes, --jobs 1"
@@ -50,6 +52,51 @@ class Worker(NamedTuple):
         self.process.kill()  # whatever it was doing: what it has written down is whole
         self.process.join()
         self.pipe.close()
+
+
+class _Stopped(Exception):
+    """Nobody listens to a thread any more."""
+
+
+def on_threads(workers: int, work: Callable, items: Iterable) -> Iterator:
+    """As `on_processes`, in threads of this process: where compilation takes the time, Python is free meanwhile.
+
+    They share all cores, so that it changes no bits how many they are.
+    """
+    left, said, stopped = deque(items), queue.SimpleQueue(), threading.Event()
+
+    def tell(news: object) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        said.put((NEWS, news))
+
+    def serve() -> None:
+        try:
+            while left and not stopped.is_set():
+                said.put((DONE, work(left.popleft(), tell)))
+        except (_Stopped, IndexError):  # another thread was faster
+            pass
+        except Exception as error:
+            said.put((FAILED, error))
+        said.put((IDLE, None))
+
+    threads = [threading.Thread(target=serve) for _ in range(min(workers, len(left)))]
+    busy = len(threads)
+    try:
+        for thread in threads:
+            thread.start()
+        while busy:
+            kind, what = said.get()
+            if kind == FAILED:
+                raise what
+            if kind == IDLE:
+                busy -= 1
+            else:
+                yield what
+    finally:
+        stopped.set()
+        for thread in threads:  # to the end of a round, or of a compilation: Python cannot end below either
+            thread.join()
 
 
 def on_processes(workers, work, items):

@@ -29,29 +29,43 @@ class Rounds(Protocol):
     def describe(self) -> dict[str, str]: ...
 
 
-def progress(
-    run: Rounds,
-    rounds: int,
-    checkpoint: PathLike | None = None,
-    resume: bool = False,
-    share: float = math.inf,
-) -> Iterator[tuple[State, np.ndarray]]:
-    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
+Begun = tuple[State, np.ndarray]  # the state and the table that rounds go on from
 
-    A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
-    """
-    COUNT.check("rounds", rounds)
+
+def beginning(run: Rounds) -> Begun:
+    """The state and the empty table before the first round."""
+    return run.init(), np.zeros((0, *run.columns))
+
+
+def load_begun(run: Rounds, checkpoint: PathLike | None, resume: bool) -> Begun | None:
+    """What to go on from, of one run or of a grid of them: what is in its checkpoint, if wanted."""
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     if checkpoint is not None and not resume and Path(checkpoint).exists():
         raise DataError(f"{checkpoint}: exists already; go on from it with resume=True, remove it or name another file")
+    if not resume or checkpoint is None:
+        return None
+    return checkpoints.load(checkpoint, *beginning(run), run.describe())
+
+
+def progress(
+    run: Rounds,
+    rounds: int,
+    checkpoint: PathLike | None = None,
+    begun: Begun | None = None,
+    share: float = math.inf,
+) -> Iterator[Begun]:
+    """The loop over rounds, of one run or of a grid of them: its state and its table after every round.
+
+    `begun` is what it goes on from, see `load_begun`. A checkpoint is written after every round, but for short rounds
+    if writing may take up a `share` of the time only.
+    """
+    COUNT.check("rounds", rounds)
     rounds = 1 if run.one_shot else rounds
-    state, table = run.init(), np.zeros((0, *run.columns))
+    state, table = begun or beginning(run)
     description = run.describe() if checkpoint is not None else {}
-    if resume and checkpoint is not None:
-        state, table = checkpoints.load(checkpoint, state, table, description)
-        if len(table):
-            yield state, table
+    if len(table):
+        yield state, table
     plan, saved, took = run.plan(state.round), time.monotonic(), 0.0
     for _ in range(len(table), rounds):
         began = time.perf_counter()

@@ -30,7 +30,7 @@ from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike, as_model, check_outputs
 from fedlap.run import divergence
 from fedlap.run.history import History
-from fedlap.run.rounds import progress
+from fedlap.run.rounds import Begun, load_begun, progress
 from fedlap.solvers import ServerSolver, Solver, adam, descent
 from fedlap.streams import check_seed
 
@@ -84,8 +84,7 @@ class Simulation:
         _check_participation(participation, len(federation.clients))
         task = Task(as_model(model), likelihood, curvature or GaussNewton())
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
-        inputs = jax.ShapeDtypeStruct((1, *setup.pool.inputs.shape[1:]), setup.pool.inputs.dtype)
-        weights = jax.eval_shape(lambda key, x: task.model.init(key, x, federation.classes), setup.key, inputs)
+        inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
         on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
         test = on_device(federation.test_inputs, federation.test_labels)
@@ -207,7 +206,8 @@ def simulate(
         engine=engine,
         watch=watch,
     )
-    history = deque(histories(run, rounds, checkpoint, resume), maxlen=1).pop()
+    begun = load_begun(run, checkpoint, resume)
+    history = deque(histories(run, rounds, checkpoint, begun), maxlen=1).pop()
     if (text := divergence.words(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
     return history
@@ -217,12 +217,24 @@ def histories(
     run: Simulation,
     rounds: int,
     checkpoint: PathLike | None = None,
-    resume: bool = False,
+    begun: Begun | None = None,
     share: float = math.inf,
 ) -> Iterator[History]:
     """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
-    for state, table in progress(run, rounds, checkpoint, resume, share):
+    for state, table in progress(run, rounds, checkpoint, begun, share):
         yield History.of(run, state, table)
+
+
+def count_weights(model: ModelLike, federation: Federation) -> int:
+    """How many weights a model of this federation has, without making them."""
+    return Vector(_shapes(as_model(model), federation)[1]).size
+
+
+def _shapes(model: Any, federation: Federation) -> tuple[Any, Any]:
+    """Of one input and of the model's weights, without making them."""
+    inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return inputs, jax.eval_shape(lambda key, x: model.init(key, x, federation.classes), key, inputs)
 
 
 def _check_part(name: str, thing: Any, method: str, example: str) -> None:
