@@ -3,6 +3,7 @@
     python3 start.py run           train every algorithm on the four hospitals (or: run SPEC.toml …)
     python3 start.py test          run the tests
     python3 start.py study demo    a real federation of four hospitals on this machine
+    python3 start.py reproduction table 1    the paper's tables, ours beside theirs
 
 The first use makes an environment in .venv; later uses find it there.
 """
@@ -68,6 +69,9 @@ def main():
     if command == "test":
         install("[dev]")
         become(str(BIN / "python"), "-m", "pytest", *rest, cwd=HERE)
+    if command == "reproduction":
+        install("")
+        become(str(BIN / "python"), "-m", "reproduction", *rest, cwd=HERE)
     if command in ("help", "-h", "--help"):
         sys.exit(__doc__)
     install("[flower]" if command in NETWORK else "")

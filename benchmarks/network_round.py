@@ -15,9 +15,7 @@ from fedlap.cli import demo
 from fedlap.cli.processes import Processes, free_port
 from fedlap.flower.environment import prepare
 from fedlap.study.agreement import example, scaffold
-from fedlap.study.protocol.coordinator import Coordinator, Policy
-from fedlap.study.protocol.records import pool
-from fedlap.study.protocol.terms import Terms
+from fedlap.study.protocol.coordinator import Coordinator
 
 MEMBERS = ("cleveland", "hungarian")
 CALLS = ("get_nodes", "push_messages", "pull_messages")  # the coordinator's questions to Flower
@@ -47,8 +45,8 @@ def main(rounds):
     with tempfile.TemporaryDirectory(prefix="fedlap-benchmark-") as name:
         folder = Path(name)
         prepare(folder / "flower")
-        text = example.study_text(members=MEMBERS, rounds=rounds, address=f"127.0.0.1:{free_port()}")
-        study, files = scaffold.new(folder / "heart", text), example.write_hospitals(folder / "data")
+        text = example.example_study(members=MEMBERS, rounds=rounds, address=f"127.0.0.1:{free_port()}")
+        study, files = scaffold.new_study(folder / "heart", text), example.example_files(folder / "data")
         with Processes(folder / "logs") as processes:
             demo.start_server(processes, study)
             for member in MEMBERS:
@@ -56,9 +54,9 @@ def main(rounds):
             history, spent, server = run(study, folder, processes, rounds)
             logs = [processes.read(member) for member in MEMBERS]
     computed = [float(seconds) for log in logs for seconds in re.findall(r"round \d+: .* after ([\d.]+) s", log)]
-    later = [entry["seconds"] for entry in history[1:]]
+    later = [report.seconds for report in history[1:]]
     low, middle, high = min(later), statistics.median(later), max(later)
-    print(f"first round {history[0]['seconds']:.2f} s, then {low:.2f} to {high:.2f} s, median {middle:.2f} s a round")
+    print(f"first round {history[0].seconds:.2f} s, then {low:.2f} to {high:.2f} s, median {middle:.2f} s a round")
     print(f"a site computes {statistics.median(computed):.2f} s a round (median; the first round compiles)")
     print(f"the SuperLink used {server / len(history):.2f} processor seconds a round")
     for call, (count, seconds) in spent.items():
@@ -70,7 +68,7 @@ def run(study, folder, processes, rounds):
     from fedlap.flower.server import secret
     from fedlap.flower.transport import GridTransport
 
-    spent, terms = {}, Terms.of(study)
+    spent = {}
     transport = GridTransport(study, secret(study), print)
     try:
 
@@ -79,9 +77,8 @@ def run(study, folder, processes, rounds):
                 for call in CALLS:
                     timed(transport.link.grid, call, spent)
 
-        policy = Policy(quorum=len(MEMBERS), deadline=100, retries=3)
         before = processor_seconds(processes.running["server"].pid)
-        outcome = Coordinator(terms, lambda found: pool(study, found), policy, transport, folder / "run", watch).run()
+        outcome = Coordinator.of(study, transport, folder / "run", watch).run()
         return outcome.history, spent, processor_seconds(processes.running["server"].pid) - before
     finally:
         transport.close()

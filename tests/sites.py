@@ -6,11 +6,13 @@ import numpy as np
 
 import fedlap
 from fedlap.algorithms import ALGORITHMS
+from fedlap.engines.round import Method
 from fedlap.engines.setup import Plan, draw_batches
 from fedlap.study.protocol.coordinator import Coordinator, Policy
 from fedlap.study.protocol.messages import Reply, Request, decode, encode
 from fedlap.study.protocol.site import Site
 from fedlap.study.protocol.terms import Rows, Terms
+from fedlap.study.table.encoding import Statistics
 
 NAMES = ("ash", "birch", "cedar")
 SIZES = (7, 12, 9)
@@ -19,10 +21,10 @@ SOLVER = fedlap.adam(epochs=2, batch=4, learning_rate=0.05, keep=True)
 SERVER_SOLVER = fedlap.descent(steps=50)
 
 
-def make_federation():
+def make_federation(sizes=SIZES):
     """Three clients of different sizes, one of them with one class only."""
     rng = np.random.default_rng(0)
-    clients = [(rng.normal(size=(n, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=n)) for n in SIZES]
+    clients = [(rng.normal(size=(n, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=n)) for n in sizes]
     clients[0][1][:] = 1
     test = rng.normal(size=(11, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=11)
     return fedlap.Federation.from_arrays(clients=clients, test=test, names=NAMES, classes=CLASSES)
@@ -37,42 +39,39 @@ def make_algorithm(name):
     return ALGORITHMS[name](**{key: 0.5 for key, each in parameters.items() if each.default is each.empty})
 
 
-def make_terms(algorithm, model=None, rounds=3, digest="d" * 64):
+def make_terms(algorithm, model=None, rounds=3, digest="d" * 64, solver=SOLVER):
     model = model or fedlap.logistic()
-    common = {"seed": SEED, "rounds": rounds, "classes": CLASSES, "features": FEATURES, "share_points": True}
-    return Terms(digest, NAMES, algorithm, model, SOLVER, SERVER_SOLVER, **common)
+    common = {"seed": SEED, "rounds": rounds, "classes": CLASSES, "features": FEATURES, "numbers": 0}
+    return Terms(digest, NAMES, model, Method(algorithm, solver, SERVER_SOLVER), **common, share_points=True)
 
 
-def make_simulation(terms, engine="sequential"):
-    options = {"solver": SOLVER, "server_solver": SERVER_SOLVER, "seed": SEED, "engine": engine}
-    return fedlap.Simulation.of(terms.algorithm, FEDERATION, terms.model, **options)
+def make_simulation(terms, engine="sequential", federation=FEDERATION):
+    options = {"solver": terms.method.solver, "server_solver": SERVER_SOLVER, "seed": SEED, "engine": engine}
+    return fedlap.Simulation.of(terms.algorithm, federation, terms.model, **options)
 
 
-def simulate(terms, engine="sequential", absent=None):
+def simulate(terms, engine="sequential", absent=None, federation=FEDERATION):
     """The last state of the simulation in which, by round, these clients are absent."""
-    run = make_simulation(terms, engine)
+    run = make_simulation(terms, engine, federation)
     state = run.init()
     for round in range(terms.last_round + 1):
         drawn = np.array([name not in (absent or {}).get(round, ()) for name in NAMES])
-        state = run.step(state, Plan(drawn, draw_batches(SOLVER, FEDERATION, drawn, SEED, round)))
+        state = run.step(state, Plan(drawn, draw_batches(terms.method.solver, federation, drawn, SEED, round)))
     return state
 
 
 class FederationRecords:
     """One client of the federation, its data encoded already; the test rows are dealt out among the clients."""
 
-    def __init__(self, name, data="as it was"):
-        self.k, self.data = NAMES.index(name), data
+    def __init__(self, name, data="as it was", federation=FEDERATION):
+        self.k, self.data, self.federation = NAMES.index(name), data, federation
 
     def statistics(self):
-        return {"rows": np.array(float(SIZES[self.k]))}
-
-    def pool(self, statistics):
-        return {}
+        return Statistics(np.array(float(self.federation.sizes[self.k])), *(np.zeros(0),) * 3)
 
     def encode(self, pooled):
-        test = FEDERATION.test_inputs[self.k :: 3], FEDERATION.test_labels[self.k :: 3]
-        return Rows(*FEDERATION.of(self.k), *test)
+        test = self.federation.test_inputs[self.k :: 3], self.federation.test_labels[self.k :: 3]
+        return Rows(*self.federation.of(self.k), *test)
 
     def fingerprint(self):
         return self.data
@@ -112,4 +111,4 @@ class Loopback:
 def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None):
     policy = Policy(quorum, deadline=0.01, retries=0)
     transport = transport or Loopback(terms, folder)
-    return Coordinator(terms, lambda statistics: {}, policy, transport, folder / "server", tell)
+    return Coordinator(terms, lambda name, statistics: None, policy, transport, folder / "server", tell)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from fedlap.algebra.damping import damping, format_damping, parse_damping
+from fedlap.algebra.damping import DAMPING, damping
 from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.algebra.precision import Diagonal, Full, Isotropic, Shifted, identity
 from fedlap.algebra.quadratic import fold, linear, square
@@ -338,21 +338,21 @@ def test_a_schedule_changes_once_after_its_rounds():
 def test_a_wrong_schedule_is_refused(parts, message):
     given = {"first": "evenly", "second": 0.5, "after": 3} | parts
     with pytest.raises(fedlap.ConfigError, match=f"fedlap.rho: then: {message}"):
-        parse_damping(given, "fedlap.rho")
+        DAMPING.read("fedlap.rho", given)
 
 
 @pytest.mark.parametrize("rule", [fedlap.evenly, fedlap.by_share, fedlap.then(0.5, fedlap.evenly, after=7)], ids=repr)
 def test_a_rule_can_be_written_and_read(rule):
     """By way of JSON, in which results keep it."""
-    assert parse_damping(json.loads(json.dumps(format_damping(rule))), "rho") == rule
+    assert DAMPING.parse(json.loads(json.dumps(DAMPING.format(rule)))) == rule
 
 
 def test_rules_that_are_none_are_refused():
     with pytest.raises(fedlap.ConfigError, match="rho"):
-        parse_damping("evenley", "rho")
+        DAMPING.read("rho", "evenley")
     with pytest.raises(fedlap.ConfigError, match="first, second and after"):
-        parse_damping({"first": 0.1, "second": 0.2}, "rho")
-    assert parse_damping(0.3, "rho") == 0.3 and format_damping(0.3) is None
+        DAMPING.read("rho", {"first": 0.1, "second": 0.2})
+    assert DAMPING.parse(0.3) == 0.3 == DAMPING.format(0.3)
 
 
 def test_a_quadratic_without_curvature_is_legal():

@@ -1,9 +1,14 @@
 """The shape of the package: who may import whom, and what an algorithm file may contain."""
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -18,27 +23,30 @@ ROOMS = {
     "arrays": "",
     "errors": "",
     "identity": "",
+    "checks": "errors",
+    "domains": "errors checks",
     "keywords": "errors",
-    "streams": "errors",
+    "streams": "errors checks",
     "stopping": "errors",
     "files": "errors",
     "machine": "files stopping",
-    "algebra": "arrays errors keywords",
+    "algebra": "arrays errors checks domains keywords",
     "algorithms": "algebra",
     "solvers": "arrays errors algebra algorithms",
-    "data": "errors files",
-    "models": "arrays errors data",
+    "data": "errors checks domains files",
+    "models": "arrays errors checks data",
     "engines": "arrays errors streams machine algebra algorithms solvers models",
-    "settings": "errors identity algebra algorithms solvers models",
-    "run": "arrays errors identity keywords streams files machine algebra algorithms solvers data models engines",
-    "experiments": "errors identity streams stopping files machine algorithms solvers data models engines settings run",
-    "study.table": "errors streams files data",
-    "study.agreement": "errors identity files algorithms data settings study.table",
+    "settings": "errors identity domains algebra algorithms solvers models",
+    "run": "arrays errors identity domains keywords streams files machine algebra algorithms solvers data models "
+    "engines",
+    "experiments": "errors identity checks domains streams stopping files machine algorithms solvers data models "
+    "engines settings run",
+    "study.table": "errors checks streams files data",
+    "study.agreement": "errors identity checks files algorithms data settings study.table",
     "study.protocol": "errors files algebra models engines study.table",
     "study": "errors identity files algebra models engines study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "paper": "errors experiments",
-    "cli": "errors stopping files machine algebra algorithms data run experiments paper study study.table "
+    "cli": "errors stopping files machine algebra algorithms data run experiments study study.table "
     "study.agreement study.protocol flower",
 }
 
@@ -150,10 +158,26 @@ def test_editors_see_the_names_that_are_imported_when_used():
     assert sorted([*fedlap._HOME, "data"]) == sorted(fedlap.__all__)
 
 
-def test_every_public_name_exists_and_is_documented():
-    for name in fedlap.__all__:
-        thing = getattr(fedlap, name)
-        assert thing.__doc__, name
+def written(thing):
+    """The docstring that stands in the source: Python writes one of its own for dataclasses and named tuples."""
+    if isinstance(thing, ModuleType):
+        return thing.__doc__
+    source = type(thing) if not isinstance(thing, (type, FunctionType)) else thing
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(source)))).body
+    return ast.get_docstring(node)
+
+
+@pytest.mark.parametrize("name", fedlap.__all__)
+def test_every_public_name_is_documented(name):
+    assert written(getattr(fedlap, name)), name
+
+
+def test_a_docstring_that_python_wrote_is_none():
+    @dataclass
+    class Bare:
+        number: int
+
+    assert Bare.__doc__ and not written(Bare)
 
 
 def test_the_core_takes_few_arguments():
@@ -173,3 +197,29 @@ def test_modules_stay_small():
 def test_files_of_tests_stay_small():
     long = {p.name: n for p in Path(__file__).parent.glob("*.py") if (n := len(p.read_text().splitlines())) > 500}
     assert not long
+
+
+def test_the_library_calls_no_git():
+    """A package is no clone: whoever keeps results in one names the commit himself."""
+    for name, path in MODULES.items():
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not [text for text in texts if isinstance(text, str) and re.match(r"(\S*/)?\.?git(\s|$)", text)], name
+
+
+def test_no_two_classes_have_one_name():
+    """A name says which class is meant, in the package and beside it."""
+    repository = Path(__file__).parent.parent
+    places = {}
+    for path in (*MODULES.values(), *sorted((repository / "reproduction").rglob("*.py"))):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(repository)))
+    places.pop("Display")  # one of an experiment and one of a sweep, until there is one runner for both
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_what_tests_share_is_in_modules_of_its_own():
+    """A test module or conftest that others import is run twice, and hides what depends on what."""
+    for path in Path(__file__).parent.glob("*.py"):
+        names = [name for name in imported(path) if name.startswith("test_") or name == "conftest"]
+        assert not names, f"{path.name} imports {names}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import FOUR, federation
+from drawn import FOUR, federation
 from fedlap.errors import ConfigError
 
 DRAWN = federation(4, FOUR, overlap=True)

@@ -15,27 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlap
-from conftest import federation, same_bits
+from closeness import same_bits
+from drawn import federation
 from fedlap.run import checkpoint
 from fedlap.run.simulation import histories
-from test_conformance import finish, simulation
-
-
-def run(**options):
-    """A run with something of everything in its state: a site, Adam's moments, a contribution."""
-    return simulation("fedlap_cov", keep=True, **options)
+from methods import eventful, finish, simulation
 
 
 @pytest.fixture
 def saved(tmp_path):
     """A checkpoint after two rounds, and where it is."""
     path = tmp_path / "deep" / "run.npz"
-    history = finish(run(), 2, checkpoint=path)
+    history = finish(eventful(), 2, checkpoint=path)
     return path, history
 
 
 def resume(path, rounds=3, **options):
-    return finish(run(**options), rounds, checkpoint=path, resume=True)
+    return finish(eventful(**options), rounds, checkpoint=path, resume=True)
 
 
 def rewrite(path, change):
@@ -61,7 +57,7 @@ def test_a_checkpoint_is_exactly_the_state_and_the_table(saved):
         np.asarray(leaf).nbytes for leaf in leaves
     )
     np.testing.assert_array_equal(arrays["table"], np.stack([history.seconds, history.accuracy, history.nll], axis=1))
-    state, table = checkpoint.load(path, run().init(), np.zeros((0, 3)), run().describe())
+    state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 3)), eventful().describe())
     assert same_bits(state, history.state) and type(state.round) is int and state.round == 2
     np.testing.assert_array_equal(table, arrays["table"])
 
@@ -82,7 +78,7 @@ def test_a_checkpoint_is_not_overwritten_because_resume_was_forgotten(saved, mon
     words = r"run\.npz: exists already; go on from it with resume=True, remove it or name another file"
     for rounds in (2, 3):  # finished or not
         with pytest.raises(fedlap.DataError, match=words):
-            finish(run(), rounds, checkpoint=path)
+            finish(eventful(), rounds, checkpoint=path)
         with pytest.raises(fedlap.DataError, match=words):
             fedlap.simulate(
                 fedlap.FedAvg(), federation(4, overlap=True), fedlap.logistic(), rounds=rounds, checkpoint=path
@@ -92,7 +88,7 @@ def test_a_checkpoint_is_not_overwritten_because_resume_was_forgotten(saved, mon
 
 def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(tmp_path):
     """Its arrays have the same names."""
-    mine = run(engine="sequential")
+    mine = eventful(engine="sequential")
     state, path = mine.step(mine.init()), tmp_path / "run.npz"
     checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 3)), mine.describe())
     with np.load(path) as file:
@@ -117,7 +113,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(saved, victim, monkeypa
         with pytest.raises(OSError, match="disk is full"):
             resume(path)
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
-    assert same_bits(resume(path).state, finish(run(), 3).state)
+    assert same_bits(resume(path).state, finish(eventful(), 3).state)
 
 
 def test_the_new_file_is_on_disk_before_it_gets_its_name(saved, monkeypatch):
@@ -134,9 +130,10 @@ def test_the_new_file_is_on_disk_before_it_gets_its_name(saved, monkeypatch):
 SCRIPT = """
 import sys
 sys.path[:0] = {folders!r}
-from test_checkpoint import run
+import conftest  # the tests' precision
+from methods import eventful
 from fedlap.run.simulation import histories
-for history in histories(run(), 10_000, checkpoint=sys.argv[1]):
+for history in histories(eventful(), 10_000, checkpoint=sys.argv[1]):
     print(history.state.round, flush=True)
 """
 
@@ -161,7 +158,7 @@ def test_a_killed_process_can_be_resumed(tmp_path):
         reached = len(file["table"])
     assert reached >= 5
     resumed = resume(path, rounds=reached + 2)
-    whole = finish(run(), reached + 2)
+    whole = finish(eventful(), reached + 2)
     assert same_bits(resumed.state, whole.state)
     np.testing.assert_array_equal(resumed.nll, whole.nll)
 
@@ -169,21 +166,21 @@ def test_a_killed_process_can_be_resumed(tmp_path):
 def test_a_run_may_be_watched_while_it_is_saved(saved, tmp_path):
     """Every history yielded is already on disk."""
     path = tmp_path / "watched.npz"
-    for history in histories(run(), 3, checkpoint=path):
-        state, table = checkpoint.load(path, run().init(), np.zeros((0, 3)), run().describe())
+    for history in histories(eventful(), 3, checkpoint=path):
+        state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 3)), eventful().describe())
         assert same_bits(state, history.state)
         np.testing.assert_array_equal(table[:, 2], history.nll)
 
 
 DIFFERENT = {
     "algorithm": lambda: simulation("fedlap_cov", keep=True, hyper={"delta": 0.8}),
-    "solver": lambda: run(solver=fedlap.adam(epochs=1, batch=6, learning_rate=0.06, keep=True)),
-    "server_solver": lambda: run(server_solver=fedlap.descent(steps=7)),
-    "model": lambda: run(model=fedlap.logistic(bias=True)),
-    "curvature": lambda: run(curvature=fedlap.ExactHessian()),
-    "seed": lambda: run(seed=1),
-    "participation": lambda: run(participation=2),
-    "federation": lambda: run(drawn=federation(5, overlap=True)),
+    "solver": lambda: eventful(solver=fedlap.adam(epochs=1, batch=6, learning_rate=0.06, keep=True)),
+    "server_solver": lambda: eventful(server_solver=fedlap.descent(steps=7)),
+    "model": lambda: eventful(model=fedlap.logistic(bias=True)),
+    "curvature": lambda: eventful(curvature=fedlap.ExactHessian()),
+    "seed": lambda: eventful(seed=1),
+    "participation": lambda: eventful(participation=2),
+    "federation": lambda: eventful(drawn=federation(5, overlap=True)),
 }
 
 
@@ -316,7 +313,7 @@ def test_a_truncated_checkpoint_is_refused(saved):
 def test_a_damaged_checkpoint_is_refused_or_unharmed(saved):
     """Any byte anywhere: no crash of another kind, and never a state that differs from the one saved."""
     path, history = saved
-    whole, like, description = path.read_bytes(), run().init(), run().describe()
+    whole, like, description = path.read_bytes(), eventful().init(), eventful().describe()
 
     @settings(max_examples=400)
     @given(place=st.integers(0, len(whole) - 1), value=st.integers(1, 255))

@@ -1,6 +1,6 @@
 """What every algorithm owes its users, over the whole list: values in, values out, one compilation, any clients.
 
-A new algorithm needs one row in `HYPER`; everything else finds it in `fedlap.algorithms.ALGORITHMS`.
+A new algorithm needs one row in `methods.HYPER`; everything else finds it in `fedlap.algorithms.ALGORITHMS`.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import THREE, Shape, federation, flat, same_bits
+from closeness import flat, same_bits
+from drawn import THREE, Shape, federation
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import parties
 from fedlap.engines.parties import Moment
@@ -19,65 +20,12 @@ from fedlap.engines.sequential import run_client, run_server
 from fedlap.models.layers import Dense, Flatten
 from fedlap.models.likelihood import Categorical
 from fedlap.models.network import Network
-from fedlap.run.simulation import histories
-
-HYPER = {
-    "fedavg": {},
-    "fedprox": {"alpha": 0.3},
-    "fedadmm": {"alpha": 0.3},
-    "feddyn": {"alpha": 0.3, "weight_decay": 0.1},
-    "bcm": {"delta": 0.7},
-    "pvi": {"delta": 0.7, "rho": 0.4, "samples": 3},
-    "fedlap": {"delta": 0.7, "rho": 0.4},
-    "fedlap_cov": {"delta": 0.7, "rho": 0.4},
-    "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
-    "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
-}
+from methods import HYPER, TRACES, after, build, finish, simulation
 
 # Where the moments of Adam are kept too: what is optimised is a vector, a Gaussian, or either of them with a memory.
 KEPT = ("fedlap", "pvi", "fedlap_cov_func")
 
-TRACES = []
-
-
-@dataclasses.dataclass(frozen=True)
-class Counting(Categorical):
-    """Notes every time the loss is traced, which a compiled program does not."""
-
-    def loss(self, outputs, labels):
-        TRACES.append(outputs.shape)
-        return super().loss(outputs, labels)
-
-
 everyone = pytest.mark.parametrize("name", ALGORITHMS)
-
-
-def build(name, **hyper):
-    if name not in HYPER:
-        pytest.fail(f"{name} is in ALGORITHMS and has no row in HYPER; add its hyper-parameters in {__file__}")
-    return ALGORITHMS[name](**HYPER[name] | hyper)
-
-
-def simulation(name, drawn=None, *, keep=False, hyper=(), **options):
-    """A run with Adam on minibatches, the same program for all tests of one algorithm."""
-    algorithm = build(name, **dict(hyper))
-    drawn = federation(4, overlap=True) if drawn is None else drawn
-    solver = fedlap.adam(epochs=1, batch=6, learning_rate=0.05, keep=keep)
-    fixed = {"solver": solver, "server_solver": fedlap.descent(steps=6), "likelihood": Counting()}
-    options = {"engine": "vectorised", "model": fedlap.logistic(), **fixed, **options}
-    return fedlap.Simulation.of(algorithm, drawn, **options)
-
-
-def after(run, rounds):
-    state = run.init()
-    for _ in range(rounds):
-        state = run.step(state)
-    return state
-
-
-def finish(run, rounds, checkpoint=None, resume=False):
-    """The last history of a run."""
-    return list(histories(run, rounds, checkpoint, resume))[-1]
 
 
 def bits(tree):
@@ -205,8 +153,8 @@ def test_a_one_shot_method_hears_everybody_before_it_ends():
     ("options", "message"),
     [
         ({"solver": fedlap.adam}, r"solver is <class .*expected for example adam\(\)"),
-        ({"solver": fedlap.descent()}, r"solver is Descent\(.*expected for example adam\(\)"),
-        ({"server_solver": fedlap.adam()}, r"server_solver is Adam\(.*expected for example descent\(\)"),
+        ({"solver": fedlap.descent()}, r"solver is descent\(.*expected for example adam\(\)"),
+        ({"server_solver": fedlap.adam()}, r"server_solver is adam\(.*expected for example descent\(\)"),
         ({"hyper": {"rho": lambda k: 0.1}}, r"FedLap: rho is <function .*expected a number in \(0, 1\], evenly"),
         ({"hyper": {"delta": (0.1, 1.0)}}, r"FedLap: delta is \(0.1, 1.0\); expected a number above 0"),
     ],

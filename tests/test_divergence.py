@@ -1,22 +1,19 @@
 """A run that is lost says so: since when, which method, and what to change; a run that learns is left in peace."""
 
-import json
 import math
 import warnings
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedlap
-from conftest import Squared
+from drawn import Squared
 from fedlap.errors import FedlapError
 from fedlap.experiments.results import Curve, Result
 from fedlap.models.likelihood import categorical
 from fedlap.run.divergence import ignorance, lost_since
 
-RESULTS = Path(__file__).parent.parent / "paper" / "results"
 TWO, TEN = math.log(2), math.log(10)
 LOST, NEWTON = fedlap.FedLapCov(delta=1.0, rho=1.0), fedlap.newton()
 
@@ -66,22 +63,6 @@ def test_a_run_that_learns_is_not(nll, nothing):
 
 def test_of_another_likelihood_nobody_knows_what_knowing_nothing_costs():
     assert ignorance(categorical, 10) == TEN and ignorance(Squared(), 10) == math.inf
-
-
-def test_of_the_committed_curves_only_those_that_fell_apart_are_lost():
-    """On raw features, some of the grid's settings do. On images none does, though some begin at an NLL of 12."""
-    lost, lines = {}, 0
-    for path in RESULTS.glob("*.jsonl"):
-        for line in map(json.loads, path.read_text().splitlines()):
-            lines += 1
-            nothing = TWO if line["spec"]["federation"]["dataset"] in ("heart", "credit") else TEN
-            for name, curve in line["curves"].items():
-                if lost_since(curve["nll"], nothing) is not None:
-                    lost[line["cell"], name] = path.stem, curve["nll"], curve["accuracy"][-1]
-    assert 0 < len({cell for cell, _ in lost}) < 0.02 * lines
-    assert {row for row, _, _ in lost.values()} <= {"flamby", "uci-heterog", "uci-homog", "uci-two-clients"}
-    assert all(max(nll[len(nll) // 2 :]) > 3 * TWO for _, nll, _ in lost.values())
-    assert np.median([accuracy for _, _, accuracy in lost.values()]) < 0.6
 
 
 @cache

@@ -10,7 +10,9 @@ import yaml
 import fedlap
 
 ROOT = Path(__file__).parent.parent
+NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+REPRODUCTION = ROOT / "docs/reproduction.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -21,7 +23,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: page.name)
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
@@ -59,3 +61,24 @@ def test_the_citation_is_of_the_software_and_the_paper():
     assert paper["title"] == "Connecting Federated ADMM to Bayes" and paper["year"] == 2025
     assert [author["family-names"] for author in paper["authors"]] == ["Swaroop", "Khan", "Doshi-Velez"]
     assert "2501.17325" in paper["url"]
+
+
+def test_the_page_on_the_reproduction_is_one_page():
+    assert len(REPRODUCTION.read_text().split()) <= 1200
+
+
+@pytest.mark.parametrize(
+    "page", [REPRODUCTION, *NOTES, *sorted((ROOT / "docs/tables").glob("*.md"))], ids=lambda page: page.name
+)
+def test_no_line_of_the_reproduction_is_too_long_to_read(page):
+    """But those of tables that are made from results, which are as wide as their columns."""
+    lines = page.read_text().splitlines()
+    long = [line for line in lines if len(line) >= 120 and (page == REPRODUCTION or not line.startswith("|"))]
+    assert long == []
+
+
+def test_numbers_of_results_stand_in_tables_that_are_made_from_them():
+    """On the page of the reproduction; test_tables.py holds its tables to the results."""
+    prose = "\n".join(line for line in REPRODUCTION.read_text().splitlines() if not line.startswith("|"))
+    without_addresses = re.sub(r"\]\([^)]*\)", "]", prose)
+    assert re.findall(r"\d+\.\d+|\d+/\d+|\d+ of \d+|\d+ points?", without_addresses) == []

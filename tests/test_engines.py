@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import federation, same_bits
+from closeness import same_bits
+from drawn import federation
 from fedlap.algebra.soft_labels import SoftLabels, weigh
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, choose, loop, parties, sequential, vectorised
 from fedlap.engines.round import ClientState, answered
 from fedlap.models.layers import Activation, Dense, Dropout, Flatten
 from fedlap.models.network import Network
-from test_conformance import after, build, simulation
+from methods import after, build, simulation
 
 MODELS = {
     "mlp": fedlap.mlp(hidden=(4,), activation="tanh"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import federation
+from drawn import federation
 from fedlap.algebra.vector import Vector
 from fedlap.engines.evaluate import CHUNK, evaluate
 

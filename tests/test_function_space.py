@@ -7,18 +7,8 @@ import pytest
 
 import fedlap
 import oracle
-from closeness import assert_same, weights
-from conftest import (
-    THREE,
-    Flat,
-    dense,
-    distance,
-    federation,
-    flat,
-    memory,
-    points,
-    trajectory,
-)
+from closeness import assert_same, dense, distance, flat, weights
+from drawn import THREE, Flat, federation, memory, points, trajectory
 from fedlap.algebra.hyperparameters import hyperparameters
 from fedlap.engines import parties
 from oracle import softmax

@@ -14,7 +14,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import fedlap
-from conftest import FOUR, federation
+from drawn import FOUR, federation
 from fedlap.errors import ConfigError, DataError
 from fedlap.models import blueprint
 from fedlap.models.layers import Dense, Dropout, Flatten

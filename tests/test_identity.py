@@ -19,23 +19,22 @@ from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.pytrees import register
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
-from fedlap.data.by_name import LOADERS, PARTITIONS
+from fedlap.data import LOADERS, PARTITIONS
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.spec import Train, resolve
 from fedlap.models import MODELS, curvature, layers, likelihood, ready
 from fedlap.models.blueprint import LAYERS
-from fedlap.paper.rows import Paper
 from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted
 from fedlap.study.agreement import contract, sections
 from fedlap.study.table import columns
+from methods import HYPER, eventful, finish
+from reproduction.rows import HERE
 from studies import study
-from test_checkpoint import run
-from test_conformance import HYPER, finish
-from test_study_model import POOLED, SETTINGS, model, weights  # noqa: F401 (a fixture)
+from study_models import SETTINGS, save_model, weights
 
 EXTRA = "one_more"
 
@@ -114,20 +113,24 @@ def test_one_more_argument_with_a_default_changes_no_key(kind, monkeypatch):
     assert cell(choosing(section, name, one_more=1.0)).digest != before
 
 
-def test_one_more_argument_orphans_no_committed_result(monkeypatch):
-    found = lambda: {result.cell for result in Paper.find().row("flamby").candidates}
+def lines(sweep):
+    """Made-up results of all of a sweep's cells on all rows."""
+    curves = {"test": results.Curve([0.5], [1.0])}
+    return [results.Result.of(each, curves, 1.0, classes=2).line() for each in sweep.final()]
+
+
+def test_one_more_argument_orphans_no_result(monkeypatch, tmp_path):
+    file, sweep = tmp_path / "flamby.jsonl", cells.read(HERE / "specs/flamby.toml", ["fedlap", "fedlap_cov"])
+    file.write_text("".join(lines(sweep)))
+    found = lambda: {result.cell for result in sweep.select(results.load(file))}
     before = found()
-    assert len(before) == len({json.loads(line)["cell"] for line in _committed("flamby")})
+    assert len(before) == len({json.loads(line)["cell"] for line in file.read_text().splitlines()}) == 180
     for makers, name in ((SOLVERS, "adam"), (SERVER_SOLVERS, "descent"), (MODELS, "logistic"), (LOADERS, "heart")):
         monkeypatch.setitem(makers, name, grown(makers[name]))
     for name in ("fedlap", "fedlap_cov"):
         monkeypatch.setitem(ALGORITHMS, name, grown(ALGORITHMS[name]))
     monkeypatch.setattr(fedlap.experiments.spec, "Train", grown(Train))
     assert found() == before
-
-
-def _committed(row):
-    return (Paper.find().folder / "results" / f"{row}.jsonl").read_text().splitlines()
 
 
 def grow_a_study(monkeypatch, kind):
@@ -151,11 +154,16 @@ def grow_a_study(monkeypatch, kind):
         monkeypatch.setitem(makers, name, grown(makers[name]))
 
 
+@pytest.fixture
+def model(tmp_path):
+    return save_model(tmp_path)
+
+
 STUDIES = ("algorithm", "solver", "server_solver", "model", "study", "Column", "Target")
 
 
 @pytest.mark.parametrize("kind", STUDIES)
-def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):  # noqa: F811
+def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind, model, monkeypatch):
     before = study().digest
     grow_a_study(monkeypatch, kind)
     assert study().digest == before
@@ -166,7 +174,7 @@ def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind
     assert fitted.load(model).study.digest == SETTINGS.digest
 
 
-def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):  # noqa: F811
+def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
     card = json.loads((model / "card.json").read_text())
     card |= {"format": 1, "digest": hashlib.sha256(json.dumps(card["study"], sort_keys=True).encode()).hexdigest()}
     (model / "card.json").write_text(json.dumps(card))
@@ -183,7 +191,7 @@ def test_a_model_that_was_saved_with_every_default_in_its_digest_is_read(model):
 def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     """All parts of a run at once."""
     path = tmp_path / "run.npz"
-    begun = run(likelihood=likelihood.categorical)
+    begun = eventful(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
     monkeypatch.setattr(ready, "Flatten", longer["Flatten"])
@@ -193,18 +201,18 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))
     monkeypatch.setattr("fedlap.run.simulation.GaussNewton", grown(curvature.GaussNewton))
     likely = grown(likelihood.Categorical)()
-    mine = run(likelihood=likely)
+    mine = eventful(likelihood=likely)
     parts = (mine.algorithm, mine.solver, mine.server_solver, mine.setup.task.likelihood, mine.setup.task.curvature)
     assert all(getattr(part, EXTRA) == 0.0 for part in (*parts, *mine.setup.task.model.layers))
     assert mine.describe() == before
-    assert run(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
+    assert eventful(likelihood=likely, hyper={EXTRA: 1.0}).describe() != before
     resumed = finish(mine, 2, checkpoint=path, resume=True)
     assert len(first.nll) == 1 and np.array_equal(resumed.nll, whole.nll)
 
 
 def test_one_more_argument_is_the_same_grid(monkeypatch):
     def grid():
-        drawn = run().federation
+        drawn = eventful().federation
         pair = (ALGORITHMS["fedlap"](delta=0.5), fedlap.adam(epochs=1, batch=6))
         return Grid.of([pair], [drawn], fedlap.logistic(), seeds=[0], watches=[{}]).describe()
 
@@ -283,11 +291,11 @@ DEFAULTS = {
     "algorithm fedadmm": "alpha",
     "algorithm feddyn": "alpha, weight_decay=0.0",
     "algorithm bcm": "delta, covariance='diagonal'",
-    "algorithm pvi": "delta, rho=Evenly(), samples=10",
-    "algorithm fedlap": "delta, rho=ByShare()",
-    "algorithm fedlap_cov": "delta, rho=Evenly(), covariance='diagonal'",
-    "algorithm fedlap_func": "delta, tau=1.0, rho=ByShare(), memory=1",
-    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=Evenly(), covariance='diagonal', memory=1",
+    "algorithm pvi": "delta, rho=evenly, samples=10",
+    "algorithm fedlap": "delta, rho=by_share",
+    "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
+    "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
+    "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",
@@ -338,7 +346,7 @@ def test_lines_can_be_given_the_keys_of_their_specs():
     tool = importlib.util.spec_from_file_location("rekey_results", path)
     module = importlib.util.module_from_spec(tool)
     tool.loader.exec_module(module)
-    line = _committed("flamby")[-1]
+    line = lines(cells.read(HERE / "specs/flamby.toml", ["fedavg"]))[-1]
     older = line.replace(json.loads(line)["cell"], "0" * 16)
     assert older != line == module.rekeyed(older)
     assert results.Result.read(line).spec["name"] == "flamby"

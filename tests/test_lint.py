@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CODE = ("src", "tests", "benchmarks", "paper", "tools", "start.py")
+CODE = ("src", "tests", "benchmarks", "reproduction", "tools", "start.py")
 
 
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)

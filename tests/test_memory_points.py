@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedlap
-from conftest import federation
+from drawn import federation
 from fedlap.engines.memory import choose_points, draw_memory, join_points
 
 

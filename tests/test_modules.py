@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 import fedlap
-from conftest import federation, same_bits
+from closeness import same_bits
+from drawn import federation
 from fedlap.errors import ConfigError
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical

@@ -28,8 +28,8 @@ from fedlap.flower.gate import LARGEST
 from fedlap.study import model as fitted
 from fedlap.study.agreement import example, keys, scaffold
 from fedlap.study.protocol.audit import verify
+from fedlap.study.protocol.checkpoint import read_progress
 from fedlap.study.protocol.messages import Reply, digest, pack
-from fedlap.study.protocol.store import read
 
 ROUNDS = 5
 
@@ -147,7 +147,7 @@ def mode(path):
 @pytest.fixture
 def elsewhere(tmp_path):
     """A study whose server is on another host; nothing of it runs."""
-    return scaffold.new(tmp_path / "heart", example.study_text(address="fl.example.org:9443"))
+    return scaffold.new_study(tmp_path / "heart", example.example_study(address="fl.example.org:9443"))
 
 
 def test_the_servers_folder_is_closed_even_if_it_was_open(elsewhere):
@@ -210,7 +210,7 @@ def test_the_coordinator_asks_where_the_server_listens(elsewhere, monkeypatch, h
 
 
 def test_a_server_that_never_answers_is_an_error_in_the_end(tmp_path):
-    study = scaffold.new(tmp_path / "heart", example.study_text(address=f"127.0.0.1:{free_port()}"))
+    study = scaffold.new_study(tmp_path / "heart", example.example_study(address=f"127.0.0.1:{free_port()}"))
     with pytest.raises(ConfigError, match=f"the server does not answer at {study.address} after 0 s"):
         server.check_gate(study, 0.3)
 
@@ -247,7 +247,7 @@ def test_a_server_that_has_moved_does_not_start_without_a_new_certificate(elsewh
 
 def rounds_done(study):
     path = study.folder / "state" / "run" / "checkpoint.npz"
-    return read(path)[0]["round"] if path.exists() else 0
+    return read_progress(path).round if path.exists() else 0
 
 
 def wait_for_round(study, processes, round):

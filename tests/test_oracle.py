@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import fedlap
 import oracle
-from conftest import FOUR, THREE, SigmaPoints, Squared, dense, distance, federation, flat, memory, points
+from closeness import dense, distance, flat
+from drawn import FOUR, THREE, SigmaPoints, Squared, federation, memory, points
 from fedlap.algorithms import ALGORITHMS
 from fedlap.models.layers import Dense, Flatten
 from fedlap.models.likelihood import categorical

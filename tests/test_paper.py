@@ -13,20 +13,8 @@ import pytest
 
 import fedlap
 import oracle
-from closeness import EXACT, assert_same, weights
-from conftest import (
-    FOUR,
-    THREE,
-    Flat,
-    SigmaPoints,
-    Squared,
-    dense,
-    distance,
-    federation,
-    flat,
-    points,
-    trajectory,
-)
+from closeness import EXACT, assert_same, dense, distance, flat, weights
+from drawn import FOUR, THREE, Flat, SigmaPoints, Squared, federation, points, trajectory
 from fedlap.algebra import quadratic
 from fedlap.algebra.precision import Diagonal, Full
 from fedlap.algebra.vector import Vector

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlap.data import LOADERS
-from fedlap.paper.rows import ALGORITHMS, Paper
+from reproduction.rows import ALGORITHMS, Paper
 
 PAPER = Paper.find()
 

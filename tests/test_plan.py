@@ -3,7 +3,7 @@
 import numpy as np
 
 import fedlap
-from conftest import federation
+from drawn import federation
 from fedlap.engines.setup import draw_plan, everyone
 
 ADAM = fedlap.adam(epochs=2, batch=4)

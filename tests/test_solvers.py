@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import fedlap
 import oracle
-from conftest import THREE, Squared, distance, federation, flat, points, trajectory
+from closeness import distance, flat
+from drawn import THREE, Squared, federation, points, trajectory
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client
 from fedlap.solvers import Problem
-from test_conformance import after, simulation
+from methods import after, simulation
 
 
 def quadratic(seed=0, size=5, condition=100.0):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,3 +65,14 @@ def test_what_could_not_be_installed_is_tried_again(start):
     start.code = 0
     start.install("")
     assert len(start.made) == 1 and len(start.installed) == 2
+
+
+def test_the_reproduction_runs_in_the_clone(start, monkeypatch):
+    """Wherever the command is given: it is no part of what is installed."""
+    became = []
+    monkeypatch.setattr(start, "become", lambda *command, cwd=None: became.append((command, cwd)) or sys.exit(0))
+    monkeypatch.setattr(sys, "argv", ["start.py", "reproduction", "table", "1"])
+    with pytest.raises(SystemExit):
+        start.main()
+    command = (str(start.BIN / "python"), "-m", "reproduction", "table", "1")
+    assert became == [(command, start.HERE)] and len(start.installed) == 1

@@ -1,17 +1,16 @@
 """What a statistician must know of the answer: its order, its prior, its intercept, and where its Hessian is taken."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
 import fedlap
-from conftest import FOUR, SigmaPoints, Squared, distance, federation, points
+from closeness import distance
+from drawn import FOUR, SigmaPoints, Squared, federation, points
 from fedlap.algorithms import ALGORITHMS
 from oracle import pooled, softmax
+from reproduction.experiments import hessian_point
 
 DELTA = 0.8
 
@@ -81,16 +80,7 @@ def test_the_intercept_is_penalised_as_any_weight():
     assert distance(found, one_logit(with_ones, y, np.array([DELTA / 2] * 3 + [0.0]))[0]) > 0.05
 
 
-@pytest.fixture(scope="module")
-def experiment():
-    place = Path(__file__).parent.parent / "paper/experiments/hessian_point.py"
-    spec = importlib.util.spec_from_file_location(place.stem, place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_hessian_is_at_the_new_point_in_both_lines(experiment):
+def test_the_hessian_is_at_the_new_point_in_both_lines():
     """With v_k's at w_k and V_k's at w_g, as one may read the appendix, eight rounds get less far: 4.8 times here."""
     drawn = federation(1, FOUR)
     optimum, _ = pooled(softmax, points(drawn), DELTA)
@@ -100,7 +90,7 @@ def test_the_hessian_is_at_the_new_point_in_both_lines(experiment):
         history = fedlap.simulate(algorithm, drawn, fedlap.logistic(), solver=fedlap.newton(), rounds=8)
         return distance(history.final.w, optimum)
 
-    assert far(experiment.Mixed) > 4 * far(fedlap.FedLapCov)
+    assert far(hessian_point.Mixed) > 4 * far(fedlap.FedLapCov)
 
 
 @pytest.mark.parametrize("name", ["fedlap_cov", "fedlap_cov_func", "pvi"])

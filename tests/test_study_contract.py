@@ -16,7 +16,7 @@ from fedlap.errors import ConfigError, DataError
 from fedlap.experiments import spec
 from fedlap.study.agreement import example, keys, scaffold
 from fedlap.study.agreement.contract import Study, resolve
-from fedlap.study.agreement.draft import draft
+from fedlap.study.agreement.draft import draft_columns
 from studies import SMALL, study, table
 
 AGE = {"kind": "number"}
@@ -110,7 +110,7 @@ def test_the_digest_is_of_all_that_members_share_and_of_nothing_else():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_example_takes_every_algorithm_and_what_members_share_reads_back_as_the_same_study(name):
     arguments = {key: value for key, value in spec.read().algorithms[name].items() if value is not None}
-    text = example.study_text(algorithm={"name": name, **arguments}, share_points=True, rounds=3, name='"odd" näme')
+    text = example.example_study(algorithm={"name": name, **arguments}, share_points=True, rounds=3, name='"odd" näme')
     there = resolve(tomllib.loads(text), "study.toml")
     assert there.method.algorithm_name == name
     assert (there.rounds, there.name) == (3, '"odd" näme')
@@ -140,7 +140,7 @@ def test_a_new_study_overwrites_nothing_and_leaves_nothing_half_written(tmp_path
     (tmp_path / "trial").mkdir()
     (tmp_path / "trial" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
-        scaffold.new(tmp_path / "trial", SMALL)
+        scaffold.new_study(tmp_path / "trial", SMALL)
     assert [path.name for path in (tmp_path / "trial").iterdir()] == ["mine.txt"]
 
     def fail(folder, name):
@@ -149,7 +149,7 @@ def test_a_new_study_overwrites_nothing_and_leaves_nothing_half_written(tmp_path
 
     monkeypatch.setattr(scaffold, "make_member", fail)
     with pytest.raises(ConfigError, match=r"cannot be written .No space left"):
-        scaffold.new(tmp_path / "other", SMALL)
+        scaffold.new_study(tmp_path / "other", SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["trial"]
 
 
@@ -161,7 +161,7 @@ def test_a_study_may_begin_with_a_byte_order_mark(tmp_path):
 def test_a_draft_names_a_column_that_has_no_name(tmp_path):
     (tmp_path / "file.csv").write_text("age,,outcome\n1,2,yes\n3,4,no\n")
     with pytest.raises(DataError, match=r"file\.csv, row 1: column 2 of the header has no name; expected one"):
-        draft(tmp_path / "file.csv")
+        draft_columns(tmp_path / "file.csv")
 
 
 def test_a_draft_from_a_file_guesses_kinds_and_hides_exact_extremes(tmp_path):
@@ -171,7 +171,7 @@ def test_a_draft_from_a_file_guesses_kinds_and_hides_exact_extremes(tmp_path):
         lines.append(f"p{i},{41 + 0.5 * i},{i % 2},{i % 3},{ward},1.5,north,{outcome}")
     path = tmp_path / "north.csv"
     path.write_text("\n".join(lines) + "\n")
-    columns, target, ignored = draft(path)
+    columns, target, ignored = draft_columns(path)
     kinds = {column.name: (column.kind, column.missing) for column in columns}
     assert kinds == {
         "age": ("number", "refuse"),
@@ -188,13 +188,13 @@ def test_a_draft_from_a_file_guesses_kinds_and_hides_exact_extremes(tmp_path):
     result = CliRunner().invoke(study_app, ["check", str(tmp_path / "trial"), "--data", str(path)])
     assert result.exit_code == 0, result.output
     with pytest.raises(ConfigError, match=r"unknown column of north.csv 'outcom'; did you mean 'outcome'"):
-        draft(path, "outcom")
+        draft_columns(path, "outcom")
 
 
 def test_private_files_are_their_owners_alone(tmp_path):
     old = os.umask(0)
     try:
-        scaffold.new(tmp_path / "trial", SMALL)
+        scaffold.new_study(tmp_path / "trial", SMALL)
     finally:
         os.umask(old)
     for path in (tmp_path / "trial").rglob("*.key"):
@@ -206,8 +206,8 @@ def test_the_page_for_data_managers_shows_what_really_happens(tmp_path):
     block = re.search(r"^```toml\n(.*?)^```", page, re.S | re.M).group(1)
     assert [member.name for member in resolve(tomllib.loads(block), "study.toml").members] == ["north", "south", "west"]
 
-    scaffold.new(tmp_path / "heart", example.study_text())
-    path = example.write_hospitals(tmp_path)["cleveland"]
+    scaffold.new_study(tmp_path / "heart", example.example_study())
+    path = example.example_files(tmp_path)["cleveland"]
     arguments = ["check", str(tmp_path / "heart"), "--name", "cleveland", "--data", str(path)]
     printed = CliRunner().invoke(study_app, arguments).output.splitlines()
     assert all(f"    {line}\n" in page for line in printed), printed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sites
-from conftest import same_bits
+from closeness import same_bits
 from fedlap.engines.setup import draw_batches
 from fedlap.errors import DataError
 from fedlap.study.protocol import coordinator as coordinating
@@ -68,7 +68,7 @@ def test_an_absent_site_is_carried_as_in_partial_participation(name, tmp_path):
     # A reply that does not arrive was computed all the same; the site must forget that round again.
     outcome, _, _ = run(tmp_path, fault, terms, quorum=1)
     assert same_bits(outcome.server, sites.simulate(terms, absent=absent).server)
-    assert [entry["absent"] for entry in outcome.history] == [["cedar"], ["ash", "cedar"], []]
+    assert [report.absent for report in outcome.history] == [("cedar",), ("ash", "cedar"), ()]
 
 
 def test_below_the_quorum_the_run_waits_and_says_so(tmp_path, undisturbed):
@@ -81,7 +81,7 @@ def test_below_the_quorum_the_run_waits_and_says_so(tmp_path, undisturbed):
         return data
 
     outcome, events, _ = run(tmp_path, fault)
-    said = [event.words for event in events if event.kind == "waiting"]
+    said = [event.note for event in events if event.kind == "waiting"]
     assert said == ["1 of at least 3 members have answered; still waiting"] * 3
     assert same_bits(outcome.server, undisturbed.server)
 
@@ -96,7 +96,7 @@ def test_nothing_begins_without_everyones_statistics(tmp_path):
         return data
 
     _, events, _ = run(tmp_path, fault, quorum=1)
-    assert any(event.words == "cannot begin without cedar" for event in events)
+    assert any(event.note == "cannot begin without cedar" for event in events)
     assert "begin" not in attempts[:3]
 
 
@@ -147,13 +147,13 @@ def test_a_bad_contribution_is_named_and_left_out_of_that_round(kind, tmp_path):
 
     outcome, events, _ = run(tmp_path, fault, quorum=2)
     assert same_bits(outcome.server, sites.simulate(TERMS, absent={1: ("cedar",)}).server)
-    assert [entry["absent"] for entry in outcome.history] == [[], ["cedar"], []]
+    assert [report.absent for report in outcome.history] == [(), ("cedar",), ()]
     # The history goes to all members: what was wrong in a word, nothing of what a member has said or sent.
     in_a_word = "refused" if kind == "a refusal" else "sent what could not be used"
-    assert outcome.history[1]["left_out"] == {"cedar": in_a_word}
+    assert outcome.history[1].left_out == {"cedar": in_a_word}
     (refused,) = [event for event in events if event.kind == "refused"]
-    assert refused.member == "cedar" and re.search(words, refused.words), refused.words
-    assert refused.words.isprintable()
+    assert refused.member == "cedar" and re.search(words, refused.note), refused.note
+    assert refused.note.isprintable()
 
 
 def test_a_reply_of_an_earlier_round_is_no_reply_to_this_one(tmp_path):
@@ -193,7 +193,7 @@ def test_the_server_may_crash_at_every_message(tmp_path, undisturbed):
     starts, outcome = finish_after_crashes(tmp_path, crash)
     assert starts == len(crashed) + 1 == 3 * (2 + 3 + 1) + 1
     assert same_bits(outcome.server, undisturbed.server)
-    assert len(outcome.history) == 3 and outcome.history[-1]["test_rows"] == 11
+    assert len(outcome.history) == 3 and outcome.history[-1].score.test_rows == 11
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -201,17 +201,14 @@ def test_the_server_may_crash_at_every_checkpoint(moment, tmp_path, undisturbed,
     write, crashed = store.write, set()
 
     def crashing(path, header, arrays):
-        if (
-            path.name != "checkpoint.npz"
-            or (stamp := (header["begun"], header["round"], header["finished"])) in crashed
-        ):
+        if path.name != "checkpoint.npz" or (stamp := (bool(arrays), header["round"], header["finished"])) in crashed:
             return write(path, header, arrays)
         crashed.add(stamp)
         if moment == "after":
             write(path, header, arrays)
         raise sites.Crash
 
-    monkeypatch.setattr(coordinating.store, "write", crashing)
+    monkeypatch.setattr(store, "write", crashing)
     starts, outcome = finish_after_crashes(tmp_path, None)
     assert starts == len(crashed) + 1 == 7
     assert same_bits(outcome.server, undisturbed.server)
@@ -249,10 +246,10 @@ def test_a_site_that_has_lost_its_state_is_left_out_in_words(tmp_path):
         return data
 
     outcome, events, _ = run(tmp_path, lose, quorum=2)
-    words = [event.words for event in events if event.kind == "refused"]
+    words = [event.note for event in events if event.kind == "refused"]
     assert words == [f"ash refuses: {Reason.GAP}"] * 2
-    assert [entry["left_out"] for entry in outcome.history] == [{}, {"ash": "refused"}, {"ash": "refused"}]
-    assert str(tmp_path) not in json.dumps(outcome.history)
+    assert [report.left_out for report in outcome.history] == [{}, {"ash": "refused"}, {"ash": "refused"}]
+    assert str(tmp_path) not in json.dumps([report.as_dict() for report in outcome.history])
     assert same_bits(outcome.server, sites.simulate(TERMS, absent={1: ("ash",), 2: ("ash",)}).server)
 
 
@@ -269,7 +266,7 @@ def test_other_data_than_the_run_began_with_are_refused(tmp_path):
         events = []
         tell = lambda event: (events.append(event), stop(event))
         sites.make_coordinator(TERMS, tmp_path, transport, 3, tell).run()
-    assert "not those that the run began with" in next(event.words for event in events if event.kind == "refused")
+    assert "not those that the run began with" in next(event.note for event in events if event.kind == "refused")
 
 
 @pytest.mark.parametrize(
@@ -325,25 +322,41 @@ def test_an_error_that_nobody_thought_of_keeps_its_words_at_the_site(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "sizes, words",
+    "sizes, reason, words",
     [
-        ([7, 12, 2**40], "1099511627776 training rows at cedar; expected from 1 to"),
-        ([7, 2**62, 2**62], "at birch; expected from 1 to"),
-        ([7, 0, 9], "0 training rows at birch"),
-        ([7, -3, 9], "-3 training rows at birch"),
-        ([8, 12, 9], "8 training rows here, this site has 7"),
-        ([7, 12], r"int64 (2,); expected int64 (3,)"),
-        ([7.0, 12.0, 9.0], "float64 (3,); expected int64 (3,)"),
-        (None, "expected int64 (3,)"),
+        ([7, 12, 2**40], Reason.SIZES, "1099511627776 training rows at cedar; expected from 1 to"),
+        ([7, 2**62, 2**62], Reason.SIZES, "at birch; expected from 1 to"),
+        ([7, 0, 9], Reason.SIZES, "0 training rows at birch"),
+        ([7, -3, 9], Reason.SIZES, "-3 training rows at birch"),
+        ([8, 12, 9], Reason.SIZES, "8 training rows here, this site has 7"),
+        ([7, 12], Reason.ARRAYS, r"int64 (2,); expected int64 (3,)"),
+        ([7.0, 12.0, 9.0], Reason.ARRAYS, "float64 (3,); expected int64 (3,)"),
+        (None, Reason.ARRAYS, ".sizes is missing"),
     ],
 )
-def test_a_site_makes_no_room_for_rows_that_cannot_be(sizes, words, tmp_path):
+def test_a_site_makes_no_room_for_rows_that_cannot_be(sizes, reason, words, tmp_path):
     request, said, site = asked_before(tmp_path, "begin")
-    arrays = {} if sizes is None else {"sizes": np.array(sizes)}
+    arrays = {name: array for name, array in request.arrays.items() if name != ".sizes"}
+    arrays |= {} if sizes is None else {".sizes": np.array(sizes)}
     reply = site.answer(dataclasses.replace(request, run="another", arrays=arrays))
-    assert reply.refusal == Reason.SIZES
+    assert reply.refusal == reason
     assert words in said[-1]
     assert not list(tmp_path.glob("ash/*another"))
+
+
+@pytest.mark.parametrize(
+    "places, words", [([[0], [1], [9]], "not among the 5 shared points"), ([[0, 1]], "expected int32")]
+)
+def test_a_site_refuses_shared_points_that_are_not_there(places, words, tmp_path):
+    """JAX would read another point in their place, without a word."""
+    terms, captured, said = sites.make_terms(sites.make_algorithm("fedlap_func"), rounds=1), [], []
+    run(tmp_path, lambda request, member, data: (captured.append((request, member)), data)[1], terms)
+    request = next(request for request, member in captured if (request.kind, member) == ("begin", "ash"))
+    site = sites.Loopback(terms, tmp_path).site("ash")
+    site.log = said.append
+    wrong = {".memory.mine": np.array(places, np.int32), ".memory.weights": np.ones(np.shape(places))}
+    reply = site.answer(dataclasses.replace(request, run="another", arrays={**request.arrays, **wrong}))
+    assert reply.refusal == Reason.ARRAYS and words in said[-1]
 
 
 def test_everything_that_left_a_site_is_in_its_audit_log(tmp_path):
@@ -357,7 +370,7 @@ def test_everything_that_left_a_site_is_in_its_audit_log(tmp_path):
 
 def test_members_with_another_version_cannot_begin(tmp_path, monkeypatch):
     mine = coordinating.versions()
-    monkeypatch.setattr(coordinating, "versions", lambda: {**mine, "precision": "float32"})
+    monkeypatch.setattr(coordinating, "versions", lambda: mine._replace(precision="float32"))
     events = []
 
     def stop(event):
@@ -367,7 +380,7 @@ def test_members_with_another_version_cannot_begin(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         sites.make_coordinator(TERMS, tmp_path, tell=stop).run()
-    assert "ash has precision float64, the server float32; expected the same" in [event.words for event in events]
+    assert "ash has precision float64, the server float32; expected the same" in [event.note for event in events]
 
 
 def test_a_checkpoint_of_another_study_is_refused(tmp_path):

@@ -72,7 +72,7 @@ def certificate(folder, *words):
 
 
 def test_a_server_that_has_moved_is_believed_again_with_the_old_trust(tmp_path):
-    study = scaffold.new(tmp_path / "heart", SMALL + '[network]\naddress = "127.0.0.1:9443"\n')
+    study = scaffold.new_study(tmp_path / "heart", SMALL + '[network]\naddress = "127.0.0.1:9443"\n')
     study.path.write_text(study.path.read_text().replace("127.0.0.1", "fl.example.org"))
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(study.folder, study.folder / "ca.crt", "fl.example.org")
@@ -86,12 +86,12 @@ def test_a_server_that_has_moved_is_believed_again_with_the_old_trust(tmp_path):
 
 
 def test_an_ipv6_address_is_certified_without_its_brackets(tmp_path):
-    scaffold.new(tmp_path / "heart", SMALL + '[network]\naddress = "[2001:DB8::1]:9443"\n')
+    scaffold.new_study(tmp_path / "heart", SMALL + '[network]\naddress = "[2001:DB8::1]:9443"\n')
     assert keys.certified_hosts(tmp_path / "heart")[-1] == "2001:db8::1"
 
 
 def test_a_certificate_is_signed_only_by_the_authority_that_members_know(authority, tmp_path):
-    study = scaffold.new(tmp_path / "heart", SMALL)
+    study = scaffold.new_study(tmp_path / "heart", SMALL)
     before = (study.folder / "server.pem").read_bytes()
     key = study.folder / "ca.key"
     key.write_bytes((authority / "ca.key").read_bytes())

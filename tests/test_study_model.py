@@ -4,7 +4,6 @@ import csv
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
@@ -16,23 +15,13 @@ from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
 from fedlap.study import model as fitted
 from fedlap.study.table import encoding, table
-from studies import FILE, study, write
-
-SETTINGS = study(model={"bias": True})
-POOLED = encoding.Pooled(np.float64(8), np.array([8.0, 7.0]), np.array([50.0, 2.0]), np.array([10.0, 1.0]))
-
-
-def weights(seed=0):
-    """Random numbers in the tree of the study's model."""
-    inputs = jnp.zeros((1, len(encoding.features(SETTINGS))))
-    tree = SETTINGS.method.make_model().init(jax.random.key(0), inputs, 2)
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), tree)
+from studies import FILE, write
+from study_models import POOLED, SETTINGS, save_model, weights
 
 
 @pytest.fixture
 def model(tmp_path):
-    return fitted.save(tmp_path / "model", SETTINGS, POOLED, Vector(weights()), card={"rounds": 20})
+    return save_model(tmp_path)
 
 
 def same(one, other):

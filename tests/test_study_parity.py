@@ -1,13 +1,18 @@
 """Server and sites that exchange bytes end where the simulation ends: the same bits, for every algorithm there is."""
 
+import dataclasses
+import itertools
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
 
 import fedlap
 import sites
-from conftest import same_bits
+from closeness import same_bits
 from fedlap.algorithms import ALGORITHMS
+from fedlap.study.protocol.terms import Rows
 
 MLP = fedlap.mlp(hidden=(3,))
 
@@ -23,7 +28,52 @@ def test_sites_and_simulation_agree_in_every_bit(name, model, tmp_path):
     for leaf in jax.tree.leaves(outcome.server.w):
         assert np.abs(leaf).max() > 0
     rounds = 1 if ALGORITHMS[name].one_shot else 3
-    assert [entry["round"] for entry in outcome.history] == list(range(1, rounds + 1))
+    assert [report.round for report in outcome.history] == list(range(1, rounds + 1))
+
+
+LOPSIDED = sites.make_federation((5, 333, 41))
+WHOLE = [fedlap.newton(steps=3), fedlap.lbfgs(steps=3)]  # solvers that add up all rows of a client at once
+SOLVERS = [(name, sites.SOLVER) for name in ALGORITHMS] + list(itertools.product(("fedlap", "fedlap_cov"), WHOLE))
+
+
+@pytest.mark.parametrize("name, solver", SOLVERS)
+def test_sites_of_very_different_sizes_agree_with_the_simulation_in_every_bit(name, solver, tmp_path):
+    """Also where one of them misses the first round: the server then has what such a client would send."""
+    terms = sites.make_terms(sites.make_algorithm(name), rounds=2, solver=solver)
+    lose = lambda request, member, data: (
+        None if (request.kind, request.round, member) == ("train", 0, "birch") else data
+    )
+    records = lambda member: sites.FederationRecords(member, federation=LOPSIDED)
+    transport = sites.Loopback(terms, tmp_path, lose, records)
+    outcome = sites.make_coordinator(terms, tmp_path, transport, quorum=2).run()
+    state = sites.simulate(terms, absent={0: ("birch",)}, federation=LOPSIDED)
+    assert same_bits(outcome.server, state.server)
+
+
+def test_a_sites_memory_is_of_its_own_rows():
+    """Of members with millions of rows a small one holds numbers of rows, of the largest alone, and no inputs."""
+    terms, few, most = sites.make_terms(sites.make_algorithm("fedlap_cov")), 10, 3_000_000
+    rows = Rows(
+        np.ones((few, sites.FEATURES), np.float32), np.zeros(few, int), np.zeros((0, sites.FEATURES)), np.zeros(0)
+    )
+    tracemalloc.start()
+    start = terms.site_start("ash", rows, np.array([few, most, most - 1]), None)
+    batches = terms.batches("ash", few, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    setup = start.setup
+    assert setup.pool.inputs.shape == (few, sites.FEATURES) and setup.pool.labels.shape == (few,)
+    assert batches.rows.size == 2 * 12 and sorted(batches.rows[:3].flat) == [-1, -1, *range(few)]
+    numbers = jax.tree.map(lambda leaf: leaf.size, (setup.pool, setup.shards._replace(rows=None)))
+    assert setup.shards.rows.shape == (1, most) and sum(jax.tree.leaves(numbers)) < 100
+    assert peak < 2 * 4 * most, "NumPy makes little beside the numbers of rows"
+
+
+def test_the_server_makes_no_room_for_rows():
+    terms = sites.make_terms(sites.make_algorithm("fedlap_cov"))
+    setup = terms.server_start(np.array([10, 3_000_000, 2_000_000]), None).setup
+    assert sum(leaf.size for leaf in jax.tree.leaves((setup.pool, setup.shards))) < 100
+    assert setup.shards.n.tolist() == [10, 3_000_000, 2_000_000]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedlap_cov", "fedlap_func"])
@@ -40,11 +90,11 @@ def test_the_history_has_the_metrics_of_the_model_after_each_round(tmp_path):
     history = sites.make_coordinator(terms, tmp_path).run().history
     run = sites.make_simulation(terms)
     state = run.init()
-    for entry in history:
+    for report in history:
         state = run.step(state)
-        accuracy, nll = run.evaluate(state)
-        assert entry["test_rows"] == len(sites.FEDERATION.test_labels)
-        np.testing.assert_allclose((entry["accuracy"], entry["nll"]), (accuracy, nll), rtol=1e-10)
+        rows, *found = report.score
+        assert rows == len(sites.FEDERATION.test_labels)
+        np.testing.assert_allclose(found, run.evaluate(state), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name, numbers, more", [("fedlap", 1, 0), ("fedlap_cov", 2, 1)])
@@ -84,15 +134,4 @@ def test_fedlap_func_sends_its_weights_and_its_soft_labels(tmp_path):
 
 def test_points_are_not_shared_without_consent():
     with pytest.raises(fedlap.errors.ConfigError, match="share_points = true"):
-        fedlap.study.protocol.terms.Terms(
-            "d",
-            sites.NAMES,
-            fedlap.FedLapFunc(delta=1.0),
-            fedlap.logistic(),
-            sites.SOLVER,
-            sites.SERVER_SOLVER,
-            0,
-            1,
-            2,
-            3,
-        )
+        dataclasses.replace(sites.make_terms(sites.make_algorithm("fedlap_func")), share_points=False)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedlap.cli.main import app
 from fedlap.errors import ConfigError
 from fedlap.study.agreement.contract import Study
-from fedlap.study.protocol import runs, store
+from fedlap.study.protocol import checkpoint, runs
 from fedlap.study.protocol.terms import Terms
 from studies import SMALL
 
@@ -20,10 +20,10 @@ def study(tmp_path):
     return Study.read(tmp_path)
 
 
-def left_behind(study, digest=None, **header):
+def left_behind(study, digest=None, round=15, finished=False):
     """The checkpoint of a run of twenty rounds."""
     path = runs.folder(study) / "checkpoint.npz"
-    store.write(path, {"study": digest or study.digest, "run": "f00d", "round": 15, "finished": False, **header}, {})
+    checkpoint.write(path, checkpoint.Progress(digest or study.digest, "f00d", {}, round, finished), None)
     return path
 
 

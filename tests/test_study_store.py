@@ -8,7 +8,8 @@ import pytest
 
 from fedlap.errors import DataError
 from fedlap.study.protocol import store
-from fedlap.study.protocol.messages import Request, check, decode, encode
+from fedlap.study.protocol.messages import Form, Request, check, decode, encode
+from fedlap.study.protocol.store import StoredRound
 
 ARRAYS = {".v": np.arange(3.0)}
 
@@ -20,15 +21,15 @@ def member(tmp_path):
 
 def fill(member, rounds, base=store.BEGINNING):
     for round in rounds:
-        member.save(round, base, f"request {round}", {"facts": {}}, {".v": np.full(3, float(round))})
+        member.save(StoredRound(round, base, f"request {round}", {}, {".v": np.full(3, float(round))}))
         base = round
 
 
 def test_a_round_is_read_back_bit_for_bit(member):
     array = np.array([0.1, np.nextafter(1, 2), -0.0])
-    member.save(0, store.BEGINNING, "request", {"facts": {"a": 1}}, {".v": array})
-    header, arrays = member.answer(0, "request")
-    assert arrays[".v"].tobytes() == array.tobytes() and header["facts"] == {"a": 1}
+    member.save(StoredRound(0, store.BEGINNING, "request", {"a": 1}, {".v": array}))
+    stored = member.answer(0, "request")
+    assert stored.arrays[".v"].tobytes() == array.tobytes() and stored.facts == {"a": 1}
     assert member.state(0, 1)[".v"].tobytes() == array.tobytes()
 
 
@@ -47,7 +48,7 @@ def test_this_round_and_the_one_it_came_from_are_kept_and_no_other(member):
 def test_a_round_whose_reply_came_too_late_is_forgotten(member):
     fill(member, [0, 1])  # the server has not seen the answer to round 1
     assert member.state(0, 2)[".v"][0] == 0
-    member.save(2, 0, "request 2", {"facts": {}}, ARRAYS)
+    member.save(StoredRound(2, 0, "request 2", {}, ARRAYS))
     assert member._stamps() == [0, 2]
 
 
@@ -66,7 +67,7 @@ def test_before_the_first_accepted_round_the_beginning_is_the_state(member):
 
 def test_a_message_that_was_long_under_way_cannot_undo_a_newer_round(member):
     fill(member, [0])
-    member.save(2, 0, "request 2", {"facts": {}}, ARRAYS)
+    member.save(StoredRound(2, 0, "request 2", {}, ARRAYS))
     with pytest.raises(DataError, match="round 1 is over"):
         member.state(0, 1)
 
@@ -118,7 +119,7 @@ def test_messages_are_read_back_bit_for_bit():
     }
     sent = request(arrays=arrays)
     received = decode(encode(sent), Request)
-    assert received.digest == sent.digest and received.words == sent.words
+    assert received.digest == sent.digest and received.header == sent.header
     assert {name: (a.dtype, a.shape) for name, a in received.arrays.items()} == {
         name: (a.dtype, a.shape) for name, a in arrays.items()
     }
@@ -131,9 +132,9 @@ def test_numbers_of_every_type_arrive(dtype):
     assert received.dtype == array.dtype.newbyteorder("=") and received.tolist() == array.tolist()
 
 
-def raw(arrays, data=b"", words=None):
-    words = request().words if words is None else words
-    text = json.dumps({"words": words, "arrays": arrays}).encode()
+def raw(arrays, data=b"", header=None):
+    header = request().header if header is None else header
+    text = json.dumps({"header": header, "arrays": arrays}).encode()
     return len(text).to_bytes(4, "little") + text + data
 
 
@@ -157,10 +158,10 @@ def raw(arrays, data=b"", words=None):
         raw([["a", "<f8", [1]], ["a", "<f8", [1]]], b"\0" * 16),
         raw([["a", "<f8", True]], b"\0" * 8),
         raw([[1, "<f8", [1]]], b"\0" * 8),
-        raw([], words={"kind": "train"}),
-        raw([], words={**request().words, "round": "1"}),
-        raw([], words={**request().words, "round": True}),
-        raw([], words=[]),
+        raw([], header={"kind": "train"}),
+        raw([], header={**request().header, "round": "1"}),
+        raw([], header={**request().header, "round": True}),
+        raw([], header=[]),
         len(b"[" * 100_000).to_bytes(4, "little") + b"[" * 100_000,
     ],
 )
@@ -182,4 +183,4 @@ def test_malformed_messages_are_refused(data):
 )
 def test_what_was_not_agreed_on_is_named(arrays, words):
     with pytest.raises(DataError, match=f"ash: .*{words}"):
-        check(arrays, {".v": (np.float64, (3,))}, "ash")
+        check(arrays, {".v": Form(np.float64, (3,))}, "ash")

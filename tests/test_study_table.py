@@ -12,7 +12,7 @@ from studies import FILE, SMALL, study, write
 
 
 def checked(folder, text, **sections):
-    return table.check(study(**sections), write(folder, text))
+    return table.check_file(study(**sections), write(folder, text))
 
 
 def test_a_sound_file_becomes_columns_with_their_row_numbers(tmp_path):
@@ -122,14 +122,14 @@ def test_a_faulty_header_is_named(tmp_path, header, message):
 )
 def test_a_file_of_another_kind_is_told_apart(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message):
-        table.check(study(), write(tmp_path, content, name))
+        table.check_file(study(), write(tmp_path, content, name))
 
 
 def test_a_folder_or_an_absent_file_is_told_apart(tmp_path):
     with pytest.raises(DataError, match="not a file"):
-        table.check(study(), tmp_path)
+        table.check_file(study(), tmp_path)
     with pytest.raises(DataError, match="there is no such file"):
-        table.check(study(), tmp_path / "none.csv")
+        table.check_file(study(), tmp_path / "none.csv")
 
 
 def test_too_few_rows_are_refused_after_dropping_and_keeping_back(tmp_path):
@@ -165,14 +165,14 @@ def test_parquet_gives_the_same_as_csv(tmp_path):
     }
     path = tmp_path / "patients.parquet"
     parquet.write_table(pyarrow.table(columns), path)
-    found = table.check(study(), path)
+    found = table.check_file(study(), path)
     assert found.fingerprint() == checked(tmp_path, FILE.replace("72,0.5", "72,")).fingerprint()
     assert found.row_numbers.tolist() == [1, 2, 3, 4]
 
     faulty = {**columns, "age": [50, 61, 720, 33], "dose": [1.0, float("nan"), 1.0, 1.0]}
     parquet.write_table(pyarrow.table(faulty), path)
     with pytest.raises(DataError, match=r"row 2, column dose: found 'nan'.*\n.*row 3, column age: found '720'"):
-        table.check(study(), path)
+        table.check_file(study(), path)
 
 
 def test_codes_in_parquet_may_be_numbers_or_truth_values(tmp_path):
@@ -186,7 +186,7 @@ def test_codes_in_parquet_may_be_numbers_or_truth_values(tmp_path):
         columns={"dose": None, "ward": None, "sex": None, "stage": {"kind": "category", "categories": ["1", "0"]}},
         target={"name": "ill", "classes": ["false", "true"]},
     )
-    found = table.check(settings, path)
+    found = table.check_file(settings, path)
     assert found.values["stage"].tolist() == [1, 0]
     assert found.labels.tolist() == [0, 1]
 
@@ -198,7 +198,7 @@ def test_the_rows_kept_back_depend_on_seed_and_member_and_are_balanced(tmp_path)
         + "".join(f"{30 + i},1,surgery,male,{'ill' if i % 4 else 'well'}\n" for i in range(40))
     )
     settings = study(study={"test_fraction": 0.25})
-    found = table.check(settings, write(tmp_path, text))
+    found = table.check_file(settings, write(tmp_path, text))
     train, test = found.split(settings, "north")
     assert (len(train), len(test)) == (30, 10)
     assert sorted([*train.row_numbers, *test.row_numbers]) == list(range(2, 42))

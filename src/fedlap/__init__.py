@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
     from fedlap import algorithms as algorithms
     from fedlap import data
+    from fedlap import domains as domains
     from fedlap import errors as errors
     from fedlap import models as models
     from fedlap import solvers as solvers
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     )
     from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
     from fedlap.data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
+    from fedlap.domains import Domain, choice, optional
     from fedlap.errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
     from fedlap.models import ExactHessian, GaussNewton, Model, acar_cnn, logistic, mlp, zenke_cnn
     from fedlap.run.grid import simulate_grid
@@ -49,6 +51,7 @@ __all__ = [
     "Diagonal",
     "DivergedError",
     "DivergedWarning",
+    "Domain",
     "Dual",
     "ExactHessian",
     "FedADMM",
@@ -72,6 +75,7 @@ __all__ = [
     "adam",
     "algorithm",
     "by_share",
+    "choice",
     "damping",
     "data",
     "descent",
@@ -88,6 +92,7 @@ __all__ = [
     "mlp",
     "natural",
     "newton",
+    "optional",
     "simulate",
     "simulate_grid",
     "square",
@@ -105,6 +110,7 @@ _HOMES = {
     "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
+    "domains": "Domain choice optional",
     "errors": "ConfigError DataError DivergedError DivergedWarning FedlapError",
     "models": "ExactHessian GaussNewton Model acar_cnn logistic mlp zenke_cnn",
     "run.grid": "simulate_grid",

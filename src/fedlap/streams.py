@@ -7,11 +7,11 @@ restart, and whatever the order of the clients.
 import hashlib
 import zlib
 from collections.abc import Iterable
-from numbers import Integral
 from typing import TypeGuard
 
 import numpy as np
 
+from fedlap.checks import is_whole
 from fedlap.errors import ConfigError
 
 LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
@@ -46,4 +46,4 @@ def check_seeds(name: str, seeds: object) -> tuple[int, ...]:
 
 
 def _is_seed(value: object) -> TypeGuard[int]:
-    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= LARGEST
+    return is_whole(value, most=LARGEST)

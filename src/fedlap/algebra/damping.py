@@ -4,12 +4,15 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
 """
 
+import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from fedlap.algebra.hyperparameters import check_value
-from fedlap.algebra.pytrees import pytree, static
+from fedlap.algebra.pytrees import is_traced, pytree, static
+from fedlap.checks import is_number
+from fedlap.domains import WHOLE, Domain, as_real
 from fedlap.errors import ConfigError, unknown
 
 
@@ -17,36 +20,46 @@ from fedlap.errors import ConfigError, unknown
 class Evenly:
     """ρ = 1/K."""
 
-    def __call__(self, k):
+    def __call__(self, k: Any) -> float:
         return 1 / k.count
+
+    def __repr__(self) -> str:
+        return "evenly"
 
 
 @pytree
 class ByShare:
     """ρ = N_k/N."""
 
-    def __call__(self, k):
+    def __call__(self, k: Any) -> Any:
         return k.share
+
+    def __repr__(self) -> str:
+        return "by_share"
 
 
 @pytree
 class Then:
     """One rule for the first rounds, another after them: `then(by_share, evenly, after=10)`."""
 
-    first: object
-    second: object
+    first: Any
+    second: Any
     after: int = static()
 
-    def __call__(self, k):
+    def __call__(self, k: Any) -> Any:
         early = k.round < self.after
         return early * damping(self.first, k) + (1 - early) * damping(self.second, k)
+
+    def __repr__(self) -> str:
+        return f"then({self.first!r}, {self.second!r}, after={self.after})"
 
 
 def then(first: Any, second: Any, after: int = 10) -> Then:
     """`first` in rounds 1 … after, `second` from then on (the paper's CIFAR-10 setting)."""
-    check_value("then", "first", first, "damping")
-    check_value("then", "second", second, "damping")
-    check_value("then", "after", after, "whole")
+    for name, rho in (("first", first), ("second", second)):
+        if not is_traced(rho):
+            DAMPING.check(f"then: {name}", rho)
+    WHOLE.check("then: after", after)
     return Then(first, second, after)
 
 
@@ -59,37 +72,42 @@ def damping(rho: Any, k: Any) -> Any:
     return rho(k) if callable(rho) else rho
 
 
-def ahead(V: Any, reached: Any) -> Any:
+def ahead(V: Any, reached: jax.Array) -> Any:
     """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that has not spoken has reached and adds nothing."""
     return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
 
 
 RULES = {"evenly": evenly, "by_share": by_share}
+PARTS = ("first", "second", "after")
 
 
-def parse_damping(value: Any, where: str) -> Any:
+def _is_damping(value: Any) -> bool:
+    """A function alone is no rule: it could not be an argument of a compiled program."""
+    if is_number(value):
+        return 0 < value <= 1
+    return callable(value) and dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _parse(plain: Any) -> Any:
     """ρ from a settings file: a number, a rule's name, or { first, second, after } for a schedule."""
-    if isinstance(value, str):
-        if value not in RULES:
-            raise unknown(where, value, RULES)
-        return RULES[value]
-    if isinstance(value, dict):
-        if set(value) != {"first", "second", "after"}:
-            raise ConfigError(f"{where} is {value}; a schedule has exactly the keys first, second and after")
-        first, second = (parse_damping(value[key], f"{where}.{key}") for key in ("first", "second"))
-        try:
-            return then(first, second, after=value["after"])
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-    return value
+    if isinstance(plain, str):
+        if plain not in RULES:
+            raise unknown("rule", plain, RULES)
+        return RULES[plain]
+    if isinstance(plain, dict):
+        if set(plain) != set(PARTS):
+            raise ConfigError(f"{plain} is no schedule, which has exactly the keys first, second and after")
+        return then(_parse(plain["first"]), _parse(plain["second"]), after=plain["after"])
+    return as_real(plain)
 
 
-def format_damping(value: Any) -> Any:
-    """What `parse_damping` would read as this rule, or None if it is not a rule."""
-    for name, rule in RULES.items():
-        if value == rule:
-            return name
-    if isinstance(value, Then):
-        parts = {key: getattr(value, key) for key in ("first", "second")}
-        return {key: format_damping(part) or part for key, part in parts.items()} | {"after": value.after}
-    return None
+def _format(rho: Any) -> Any:
+    """What `_parse` reads as this ρ; of a rule that is not in RULES its repr, by which `_parse` refuses it."""
+    if isinstance(rho, Then):
+        return {"first": _format(rho.first), "second": _format(rho.second), "after": rho.after}
+    if not callable(rho):
+        return rho
+    return next((name for name, rule in RULES.items() if type(rho) is type(rule) and rho == rule), repr(rho))
+
+
+DAMPING = Domain("a number in (0, 1], evenly, by_share or a schedule of them", _is_damping, _parse, _format)

@@ -4,11 +4,12 @@ import dataclasses
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import jax.core
 
-C = TypeVar("C", bound=type)
+Class = TypeVar("Class", bound=type)
 
 
-def register(cls: C) -> C:
+def register(cls: Class) -> Class:
     """Make a dataclass a pytree: its fields are leaves, except those whose metadata say `static`.
 
     Not `jax.tree_util.register_dataclass`: in jaxlib 0.10 the structures of two classes registered by it compare
@@ -42,6 +43,21 @@ def static(**options: Any) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
-def pytree(cls: C) -> C:
+def pytree(cls: Class) -> Class:
     """A frozen dataclass whose fields are leaves, except those declared with `static`."""
     return register(dataclasses.dataclass(frozen=True)(cls))
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is one of a program that is being compiled: what it is, no one knows yet."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def as_call(name: str) -> Any:
+    """A `__repr__` that is a call of `name`: for a class that is written as a function, in lower case."""
+
+    def shown(thing: Any) -> str:
+        arguments = (f"{field.name}={getattr(thing, field.name)!r}" for field in dataclasses.fields(thing))
+        return f"{name}({', '.join(arguments)})"
+
+    return shown

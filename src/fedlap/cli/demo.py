@@ -16,6 +16,7 @@ from fedlap.study import model as fitted
 from fedlap.study.agreement import example, scaffold
 from fedlap.study.protocol.messages import digest, pack
 from fedlap.study.protocol.records import FileRecords
+from fedlap.study.table.encoding import pool
 
 START = 120  # seconds a process may take to start on a slow machine
 ROUND = 60  # seconds for a round of the demo
@@ -59,7 +60,7 @@ def settings(algorithm):
 
 def make(folder, rounds, algorithm, **options):
     """The study's folder, its keys, and the four hospitals' files."""
-    text = example.study_text(
+    text = example.example_study(
         name=folder.name,
         rounds=rounds,
         algorithm=settings(algorithm),
@@ -67,8 +68,8 @@ def make(folder, rounds, algorithm, **options):
         address=f"127.0.0.1:{free_port()}",
         **options,
     )
-    study = scaffold.new(folder, text)
-    return study, example.write_hospitals(folder / "data")
+    study = scaffold.new_study(folder, text)
+    return study, example.example_files(folder / "data")
 
 
 def start_server(processes, study, name="server"):
@@ -87,12 +88,11 @@ def start_run(processes, study):
 def simulated(study, files):
     """The same study as a simulation of one client at a time: its last state."""
     records = {member.name: FileRecords(study, member.name, files[member.name]) for member in study.members}
-    statistics = [each.statistics() for each in records.values()]
-    pooled = next(iter(records.values())).pool(statistics)
-    rows = [each.encode(pooled) for each in records.values()]
+    pooled = pool(site.statistics() for site in records.values())
+    rows = [site.encode(pooled) for site in records.values()]
     federation = Federation.from_arrays(
-        clients=[(each.inputs, each.labels) for each in rows],
-        test=tuple(np.concatenate([each[place] for each in rows]) for place in (2, 3)),
+        clients=[(site.inputs, site.labels) for site in rows],
+        test=tuple(np.concatenate([site[place] for site in rows]) for place in (2, 3)),
         names=list(records),
         classes=len(study.target.classes),
     )

@@ -10,4 +10,5 @@ class Commands(typer.core.TyperGroup):
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(limit=1000)) for name, each in self.commands.items()])
+            shown = {name: command for name, command in self.commands.items() if not command.hidden}
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in shown.items()])

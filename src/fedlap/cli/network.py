@@ -1,6 +1,5 @@
 """The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -55,21 +54,19 @@ def node(
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.agreement.contract import Study
-    from fedlap.study.protocol.records import FileRecords
     from fedlap.study.protocol.site import Site
-    from fedlap.study.protocol.terms import Terms
     from fedlap.study.table import encoding
 
     study = Study.read(study)
     member = study.member(name)
     keep_compiled_programs()
     folder = state or study.folder / "state" / name
-    records = FileRecords(study, name, data)
-    site = Site(Terms.of(study), name, records, folder, log=typer.echo)
+    site = Site.of(study, name, data, folder, typer.echo)
+    records = site.records
     typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
     if explain:
-        for words in encoding.warnings(study, records.train):
-            typer.echo(words)
+        for line in encoding.warnings(study, records.train):
+            typer.echo(line)
         return _explain(site)
     from fedlap.flower.node import serve
 
@@ -78,7 +75,8 @@ def node(
     serve(study, site, folder, key or member.private_key, typer.echo, patience)
 
 
-def _explain(site):
+def _explain(site) -> None:
+    """Show what a site would send, as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -87,12 +85,12 @@ def _explain(site):
     table = Table(title=f"what {site.member} would send")
     for head in ("when", "name", "shape", "bytes"):
         table.add_column(head, no_wrap=head in ("shape", "bytes"))
-    steps = site.explain()
-    for step in steps:
-        table.add_row(step.when, step.name, " × ".join(map(str, step.shape)) or "1", f"{step.bytes:,}")
+    sent = site.explain()
+    for item in sent:
+        table.add_row(item.when, item.name, " × ".join(map(str, item.shape)) or "1", f"{item.bytes:,}")
     show(Console(), table, names=2)
-    each = sum(step.bytes for step in steps if step.when.startswith("every"))
-    typer.echo(f"{each:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
+    every_round = sum(item.bytes for item in sent if item.when.startswith("every"))
+    typer.echo(f"{every_round:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
 
 
 def run(
@@ -105,6 +103,7 @@ def run(
     from fedlap.flower.server import private_folder
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.agreement.contract import Study
+    from fedlap.study.model import save_outcome
     from fedlap.study.protocol import runs
     from fedlap.study.protocol.terms import Terms
 
@@ -116,55 +115,27 @@ def run(
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
         prepare(private_folder(study) / "flower-run")
         keep_compiled_programs()
-        outcome = _carry_out(study, terms, runs.folder(study))
-        output = save(study, terms, outcome, output or study.folder / "model")
+        outcome = _carry_out(study, terms)
+        output = save_outcome(output or study.folder / "model", study, outcome)
     typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
 
 
-def _carry_out(study, terms, folder):
+def _carry_out(study, terms):
     """All rounds that are still to be done, shown as they go."""
     from fedlap.flower.server import secret
     from fedlap.flower.transport import GridTransport
-    from fedlap.study.protocol.coordinator import Coordinator, Policy
-    from fedlap.study.protocol.records import pool
+    from fedlap.study.protocol.coordinator import Coordinator
     from fedlap.study.watch import Watch
 
-    policy = Policy(study.quorum, study.deadline, study.retries)
     with Watch(terms.members, terms.last_round + 1) as watch:
         transport = GridTransport(study, secret(study), watch.note)
         try:
-            coordinator = Coordinator(
-                terms, lambda statistics: pool(study, statistics), policy, transport, folder, watch.tell
-            )
-            return coordinator.run()
+            return Coordinator.of(study, transport, tell=watch.tell).run()
         except KeyboardInterrupt:
             typer.echo(f"stopped; `fedlap study run {study.path}` goes on from the last finished round")
             raise typer.Exit(130) from None
         finally:
             transport.close()
-
-
-def save(study, terms, outcome, folder):
-    """The model, its card and its history."""
-    from fedlap.files import atomic
-    from fedlap.study import model as fitted
-    from fedlap.study.protocol.messages import digest, pack
-    from fedlap.study.table import encoding
-
-    setup = {name.removeprefix("setup/"): array for name, array in outcome.setup.items()}
-    pooled = encoding.Pooled(**{name: setup[name] for name in encoding.Pooled._fields})
-    history = outcome.history
-    card = {
-        "rounds": len(history),
-        "members": {member.name: int(size) for member, size in zip(study.members, setup["sizes"], strict=True)},
-        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
-        "run": outcome.header["run"],
-        "weights_sha256": digest(pack(outcome.server.w)),
-    }
-    precision = terms.algorithm.precision_ahead(outcome.server)
-    fitted.save(folder, study, pooled, outcome.server.w, precision, card)
-    atomic.write(folder / "history.json", json.dumps(history, indent=2) + "\n")
-    return folder
 
 
 def demo(

@@ -33,22 +33,22 @@ def new(
     """Make a study: its file, a certificate for the server and a key pair for each member."""
     from fedlap.errors import ConfigError
     from fedlap.study.agreement import example, scaffold
-    from fedlap.study.agreement.draft import draft
+    from fedlap.study.agreement.draft import draft_columns
     from fedlap.study.agreement.sections import check_address
-    from fedlap.study.agreement.template import render
+    from fedlap.study.agreement.template import study_text
 
     check_address("--address", address)
     names = [name.strip() for name in members.split(",") if name.strip()]
     title = folder.resolve().name
     if columns_from is not None:
-        columns, predicted, ignored = draft(columns_from, target)
-        text = render(title, names, columns, predicted, ignored=ignored, address=address, drafted=True)
+        columns, predicted, ignored = draft_columns(columns_from, target)
+        text = study_text(title, names, columns, predicted, ignored=ignored, address=address, drafted=True)
     elif target is not None:
         raise ConfigError("--target goes with --columns-from; else name the target in study.toml")
     else:
-        text = example.study_text(names, name=title, address=address)
+        text = example.example_study(names, name=title, address=address)
     raise_on_interrupt()
-    study = scaffold.new(folder, text)
+    study = scaffold.new_study(folder, text)
     typer.echo(_after_new(study, folder, columns_from))
 
 
@@ -114,7 +114,7 @@ def check(
     if name is not None:
         contract.member(name)
     try:
-        checked = table.check(contract, data)
+        checked = table.check_file(contract, data)
         # Which rows train depends on the member's name; without one, all rows stand for them.
         train, test = (checked, None) if name is None else checked.split(contract, name)
         encoding.statistics(contract, train)

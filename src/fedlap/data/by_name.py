@@ -1,20 +1,17 @@
-"""Data sets and partitions by name, for settings that come as text."""
+"""Data sets by name, for settings that come as text."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fedlap.data.credit import credit
 from fedlap.data.federation import Federation
 from fedlap.data.heart import heart
 from fedlap.data.images import cifar10, fashion_mnist, mnist
-from fedlap.data.partition import Partition, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
-from fedlap.errors import ConfigError, unknown
+from fedlap.data.validation import known_options
+from fedlap.domains import domains_of
+from fedlap.errors import unknown
 
 LOADERS: dict[str, Callable[..., Federation]] = {
     loader.__name__: loader for loader in (heart, credit, mnist, fashion_mnist, cifar10)
-}
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    kind.__name__: kind for kind in (homogeneous, dirichlet, label_rate, two_classes_per_client, natural)
 }
 
 
@@ -28,31 +25,6 @@ def load(name: str, **options: object) -> Federation:
     """
     if name not in LOADERS:
         raise unknown("data set", name, LOADERS)
-    _check_arguments(LOADERS[name], options)
-    if "partition" in options:
-        options["partition"] = as_partition(options["partition"])
-    return LOADERS[name](**options)
-
-
-def as_partition(value: object) -> object:
-    """A partition by its name, or by a mapping of its name and arguments; anything else as it is."""
-    if isinstance(value, str):
-        value = {"name": value}
-    if not isinstance(value, Mapping):
-        return value
-    arguments = dict(value)
-    name = arguments.pop("name", None)
-    if name not in PARTITIONS:
-        raise unknown("partition", name, PARTITIONS)
-    _check_arguments(PARTITIONS[name], arguments)
-    return PARTITIONS[name](**arguments)
-
-
-def _check_arguments(function: Callable, arguments: Mapping[str, object]) -> None:
-    parameters = inspect.signature(function).parameters
-    for name in arguments:
-        if name not in parameters:
-            raise unknown(f"option of {function.__name__}", name, parameters)
-    for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in arguments:
-            raise ConfigError(f"{function.__name__} needs the option {name!r}")
+    loader = LOADERS[name]
+    known_options(loader, options)
+    return loader(**{key: domains_of(loader)[key].parse(value) for key, value in options.items()})

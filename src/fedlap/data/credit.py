@@ -5,7 +5,7 @@ import numpy as np
 from fedlap.data.federation import Federation, default_names
 from fedlap.data.partition import label_rate
 from fedlap.data.tables import MISSING, indicators, read_table, standardise
-from fedlap.data.validation import generator
+from fedlap.data.validation import Seed, generator
 from fedlap.errors import unknown
 
 PRESETS = ("paper", "standard")
@@ -22,7 +22,7 @@ _NUMERIC = (1, 2, 7, 10, 13, 14)
 _LABEL = 15
 
 
-def credit(preset: str = "standard", split: str = "heterogeneous", seed: int = 0) -> Federation:
+def credit(preset: str = "standard", split: str = "heterogeneous", seed: Seed = 0) -> Federation:
     """Was a credit application approved? 521 training and 131 test records of 42 features.
 
     The publisher's first record is left out in both presets: the paper's authors lost it by reading it as a

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlap.checks import whole_number
 from fedlap.data import frames, labels, validation
 from fedlap.errors import ConfigError, DataError, unknown
 
@@ -41,7 +42,7 @@ class Federation:
         _set(self, "labels", validation.label_array("the pool", self.labels))
         validation.same_length("the pool", self.inputs, self.labels)
         _set(self, "rows", validation.row_numbers(self.clients, self.rows, len(self.inputs)))
-        _set(self, "classes", validation.whole_number("classes", self.classes, least=2))
+        _set(self, "classes", whole_number("classes", self.classes, least=2))
         _set(self, "class_names", labels.checked_names(self.class_names, self.classes))
         _set(self, "features", validation.feature_names(self.features, self.inputs))
         validation.finite(self.inputs, self._owner, self.features)

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedlap.checks import whole_number
 from fedlap.data import formats as files
 from fedlap.data import sources
 from fedlap.data.federation import Federation, default_names
 from fedlap.data.partition import Partition, homogeneous
-from fedlap.data.validation import fraction_of_rows, generator, whole_number
+from fedlap.data.validation import Seed, fraction_of_rows, generator
 from fedlap.errors import ConfigError, DataError, unknown
 
 _EVENLY = homogeneous()
@@ -22,8 +23,8 @@ def mnist(
     partition: Partition = _EVENLY,
     fraction: float = 1.0,
     preset: str = "standard",
-    seed: int = 0,
-    data_dir: sources.Folder | None = None,
+    seed: Seed = 0,
+    data_dir: sources.DataFolder = None,
 ) -> Federation:
     """Handwritten digits, [N, 28, 28], in [0, 1] in both presets.
 
@@ -44,8 +45,8 @@ def fashion_mnist(
     partition: Partition = _EVENLY,
     fraction: float = 1.0,
     preset: str = "standard",
-    seed: int = 0,
-    data_dir: sources.Folder | None = None,
+    seed: Seed = 0,
+    data_dir: sources.DataFolder = None,
 ) -> Federation:
     """Articles of clothing, [N, 28, 28]; the arguments are those of `mnist`.
 
@@ -60,8 +61,8 @@ def cifar10(
     partition: Partition = _EVENLY,
     fraction: float = 1.0,
     preset: str = "standard",
-    seed: int = 0,
-    data_dir: sources.Folder | None = None,
+    seed: Seed = 0,
+    data_dir: sources.DataFolder = None,
 ) -> Federation:
     """Colour photographs, [N, 32, 32, 3]; the arguments are those of `mnist`.
 

@@ -9,6 +9,7 @@ from numbers import Real
 
 import numpy as np
 
+from fedlap.checks import whole_number
 from fedlap.data import validation
 from fedlap.errors import ConfigError, DataError
 
@@ -48,7 +49,7 @@ def names_of(clients: Mapping[str, np.ndarray], classes: object) -> tuple[int, t
     elif isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, Mapping, Set)):
         names = _listed(classes)
     else:
-        names = _counted(clients, validation.whole_number("classes", classes, least=2))
+        names = _counted(clients, whole_number("classes", classes, least=2))
     if isinstance(names, range) or (names == tuple(range(len(names))) and not isinstance(names[0], bool)):
         return len(names), None
     return len(names), names

@@ -5,17 +5,18 @@ below are frozen dataclasses, in lower case because they are written as calls, a
 """
 
 import math
-import numbers
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import numpy as np
 
-from fedlap.data.validation import whole_number
-from fedlap.errors import ConfigError
+from fedlap.checks import is_number, whole_number
+from fedlap.data.validation import known_options
+from fedlap.domains import ANY, Domain
+from fedlap.errors import ConfigError, unknown
 
 Rows = tuple[np.ndarray, ...]
-Partition = Callable[[np.ndarray, int, np.random.Generator], Rows]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class dirichlet:
         for name in ("sizes", "classes"):
             value = getattr(self, name)
             # Beyond these, logarithms of Gamma variables leave the range of doubles.
-            if not isinstance(value, numbers.Real) or value < 1e-300 or not value <= 1e300:
+            if not is_number(value) or not 1e-300 <= value <= 1e300:
                 raise ConfigError(f"dirichlet: {name} is {value!r}; expected a number above 0")
 
     def __call__(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Rows:
@@ -179,6 +180,37 @@ class natural:
     def __repr__(self) -> str:
         """The sizes only: the groups are as long as the data."""
         return f"natural(groups=<{len(self.groups)} rows in {len(set(self.groups))} groups>)"
+
+
+PARTITIONS: dict[str, Callable] = {
+    kind.__name__: kind for kind in (homogeneous, dirichlet, label_rate, two_classes_per_client, natural)
+}
+
+
+def _parse(plain: object) -> object:
+    """A partition by its name, or by a mapping of its name and arguments; anything else as it is."""
+    if isinstance(plain, str):
+        plain = {"name": plain}
+    if not isinstance(plain, Mapping):
+        return plain
+    arguments = dict(plain)
+    name = arguments.pop("name", None)
+    if name not in PARTITIONS:
+        raise unknown("partition", name, PARTITIONS)
+    known_options(PARTITIONS[name], arguments)
+    return PARTITIONS[name](**arguments)
+
+
+def _format(partition: Any) -> object:
+    """The mapping that `_parse` reads; of a partition that has no name there its repr, which is refused."""
+    name = type(partition).__name__
+    if PARTITIONS.get(name) is not type(partition):
+        return repr(partition)
+    return {"name": name, **{field.name: ANY.format(getattr(partition, field.name)) for field in fields(partition)}}
+
+
+PARTITION = Domain("a partition such as homogeneous()", callable, _parse, _format)
+Partition = Annotated[Callable[[np.ndarray, int, np.random.Generator], Rows], PARTITION]
 
 
 def _enough(labels: np.ndarray, clients: int) -> None:

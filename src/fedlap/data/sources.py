@@ -16,14 +16,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 from fedlap.data import formats as files
 from fedlap.data.catalogue import BUNDLED, Content, Dataset, dataset
 from fedlap.data.download import Progress, download
+from fedlap.domains import FromRun
 from fedlap.errors import DataError
 from fedlap.files.folders import cache_folder
 
 Folder = str | os.PathLike[str]
+DataFolder = Annotated[Folder | None, FromRun.DATA_DIR]
 
 
 def read(name: str, data_dir: Folder | None = None) -> dict[str, bytes]:

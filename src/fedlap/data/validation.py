@@ -1,12 +1,16 @@
 """What a federation's arrays must satisfy; every message says whose row is at fault and what was expected."""
 
-from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Annotated
 
 import numpy as np
 
-from fedlap.errors import ConfigError, DataError
+from fedlap.checks import is_number, whole_number
+from fedlap.domains import FromRun, parameters
+from fedlap.errors import ConfigError, DataError, unknown
 
+Seed = Annotated[int, FromRun.SEED]  # of a federation that is divided anew for every seed
 Where = Callable[[int], str]  # the name of a row, for a message
 
 
@@ -134,16 +138,20 @@ def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tupl
     return tuple(checked)
 
 
-def whole_number(what: str, value: object, least: int) -> int:
-    """A setting that counts something."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{what} is {value!r}; expected a whole number, {least} or above")
-    return int(value)
+def known_options(function: Callable, options: Mapping[str, object]) -> None:
+    """Options that a function has, and all that it needs."""
+    known = parameters(function)
+    for name in options:
+        if name not in known:
+            raise unknown(f"option of {function.__name__}", name, known)
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise ConfigError(f"{function.__name__} needs the option {name!r}")
 
 
 def fraction_of_rows(value: object) -> float:
     """A setting that says how much of something to take."""
-    if not isinstance(value, Real) or isinstance(value, bool) or value <= 0 or not value <= 1:
+    if not (is_number(value) and 0 < value <= 1):
         raise ConfigError(f"fraction is {value!r}; expected a number above 0, at most 1")
     return float(value)
 

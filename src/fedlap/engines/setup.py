@@ -29,29 +29,47 @@ class Setup:
     key: Key
 
 
-def make_setup(
-    task: Task, method: Method, federation: Holdings, seed: int, memory: MemoryPoints | None = None
-) -> Setup:
-    """`memory` is given where nobody has all clients' rows to draw it from."""
-    real = jnp.zeros(()).dtype
-    method = jax.tree.map(lambda leaf: jnp.asarray(leaf, real), method)
-    memory = draw_memory(federation, method.algorithm.memory, seed) if memory is None else memory
-    sizes = federation.sizes
-    shards = Shard(
-        rows=jnp.asarray(pad(federation.rows, 0)),
+def make_setup(task: Task, method: Method, federation: Holdings, seed: int) -> Setup:
+    """The setup of a federation whose rows are all here."""
+    memory = draw_memory(federation, method.algorithm.memory, seed)
+    shards = make_shards(federation.clients, federation.sizes, pad(federation.rows, 0), memory)
+    pool = make_pool(federation.inputs, federation.labels, memory)
+    count, key = len(federation.sizes), jax.random.key(seed)
+    return Setup(task, count, federation.classes, as_leaves(method), pool, shards, key)
+
+
+def as_leaves(method: Method) -> Method:
+    """A method with its numbers on the device, as a setup holds it."""
+    real = _real()
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, real), method)
+
+
+def make_shards(names: Sequence[str], sizes: np.ndarray, rows: np.ndarray, memory: MemoryPoints) -> Shard:
+    """All clients' shards, stacked; `rows` are row numbers of the pool, [K, longest]."""
+    real = _real()
+    return Shard(
+        rows=jnp.asarray(rows),
         n=jnp.asarray(sizes, real),
         share=jnp.asarray(sizes / sizes.sum(), real),
-        number=jnp.asarray([number(name) for name in federation.clients], jnp.uint32),
+        number=jnp.asarray([number(name) for name in names], jnp.uint32),
         mine=jnp.asarray(memory.mine),
         weights=jnp.asarray(memory.weights, real),
     )
-    pool = Pool(
-        inputs=jnp.asarray(federation.inputs, real),
-        labels=jnp.asarray(federation.labels),
+
+
+def make_pool(inputs: np.ndarray, labels: np.ndarray, memory: MemoryPoints) -> Pool:
+    """The arrays that row numbers point into, on the device."""
+    real = _real()
+    return Pool(
+        inputs=jnp.asarray(inputs, real),
+        labels=jnp.asarray(labels),
         memory=jnp.asarray(memory.inputs, real),
         points=jnp.asarray(len(memory.inputs)),
     )
-    return Setup(task, len(sizes), federation.classes, method, pool, shards, jax.random.key(seed))
+
+
+def _real() -> Any:
+    return jnp.zeros(()).dtype
 
 
 class Plan(NamedTuple):
@@ -76,6 +94,13 @@ def draw_batches(solver: Solver, federation: Holdings, drawn: np.ndarray, seed: 
         name, rows = federation.clients[k], federation.rows[k]
         solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
     return Batches(batches, steps * drawn)
+
+
+def draw_own_batches(solver: Solver, name: str, rows: np.ndarray, seed: int, round: int) -> Batches:
+    """The minibatches of one client by itself: those that `draw_batches` gives it, without padding."""
+    batches = np.full((solver.step_count(len(rows)), solver.batch), -1, np.int32)
+    solver.schedule(stream(seed, "batches", round, name), rows, out=batches)
+    return Batches(batches, np.int32(len(batches)))
 
 
 def everyone(participation: float) -> bool:

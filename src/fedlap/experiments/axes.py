@@ -1,8 +1,13 @@
 """Axes of a grid: which key of a spec one sets, and whether it can."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
+from fedlap.domains import Domain, domains_of
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings.arguments import keys
+from fedlap.settings.arguments import keys, plain_value
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 
 
@@ -21,7 +26,7 @@ def check_axes(algorithm, axes, table):
         if places.setdefault((section, name), key) != key:
             both = f"{places[section, name]} and {key}"
             raise ConfigError(f"sweep.{algorithm}: {both} are the same axis; expected one of them")
-        makers = {algorithm: ALGORITHMS[algorithm], **_solvers(table)}
+        makers = _makers(algorithm, table)
         if section not in makers or name not in keys(makers[section]):
             known = [*keys(ALGORITHMS[algorithm]), *keys(makers["solver"])]
             known += [f"server_solver.{each}" for each in keys(makers["server_solver"])]
@@ -45,19 +50,51 @@ def check_part(part, axes):
                 raise ConfigError(f"sweep.part.{algorithm}.{key} is {values!r}; expected a list of some of {known}")
 
 
-def means(word, value):
-    """Whether a word of the command line stands for a value of the file."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return word == (str(value).lower() if isinstance(value, bool) else value)
+def domain(algorithm: str, key: str, table: dict[str, Any]) -> Domain:
+    """The domain of the key that an axis sets."""
+    section, name = place(algorithm, key)
+    return domains_of(_makers(algorithm, table)[section])[name]
+
+
+def words(text: str) -> list[str]:
+    """The values of `--only KEY=VALUE,VALUE`, in which a table or a list may have commas of its own."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "{[") - (sign in "}]")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def means(word: str, value: Any, of: Domain) -> bool:
+    """Whether a word of the command line stands for a value of the file, both of a domain."""
+    wanted = _form(value, of)
+    return word == value or (wanted is not None and any(_form(plain, of) == wanted for plain in _readings(word)))
+
+
+def _readings(word: str) -> Iterator[Any]:
+    """What a word may be: a value of TOML, itself, or a number that Python knows and TOML does not, as `.1`."""
+    yield plain_value(word)
+    yield word
     try:
-        return float(word) == value
+        yield float(word)
     except ValueError:
-        return False
+        return
 
 
-def _solvers(table):
-    """The classes of [solver] and [server_solver]."""
-    found = {}
+def _form(plain: Any, of: Domain) -> str | None:
+    """A text that two plain values share if they stand for the same; None of one that stands for nothing."""
+    try:
+        return identity.text(identity.of(of.read("a value", plain)))
+    except ConfigError:
+        return None
+
+
+def _makers(algorithm, table):
+    """The classes whose arguments an axis may set: the algorithm, [solver] and [server_solver]."""
+    found = {algorithm: ALGORITHMS[algorithm]}
     for section, makers, default in (("solver", SOLVERS, "adam"), ("server_solver", SERVER_SOLVERS, "descent")):
         name = table.get(section, {}).get("name", default)
         if not isinstance(name, str) or name not in makers:

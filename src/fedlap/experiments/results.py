@@ -1,11 +1,9 @@
 """What sweeps leave behind: a file with one JSON line a cell, only ever appended to."""
 
 import fcntl
-import functools
 import json
 import math
 import os
-import subprocess
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -56,7 +54,7 @@ class Result:
     diverged: bool
     seconds: float  # of this run; of a batch, its share
     batch: int  # how many runs were one compiled program
-    fedlap: str  # which version of it
+    fedlap: str  # which version of it, and the commit if whoever ran it said so
     spec: dict
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
     precision: str = "float32"
@@ -75,7 +73,7 @@ class Result:
             any(lost_since(curve.nll, nothing) is not None for curve in curves.values()),
             round(seconds, 3),
             batch,
-            version(),
+            __version__,
             cell.spec.as_dict(),
             curves,
             precision(),
@@ -179,24 +177,6 @@ def writer(path):
                 raise
 
         yield results, append
-
-
-@functools.cache
-def version():
-    """Of this package, with the commit if it runs from a clone: two results of one version may be of different code."""
-    package = Path(__file__).parents[1]
-    if not (package.parents[1] / ".git").exists():
-        return __version__
-
-    def git(*words):
-        return subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, timeout=30)
-
-    try:
-        commit = git("rev-parse", "--short=10", "HEAD").stdout.strip()
-        changed = git("diff", "--quiet", "HEAD", "--", ".").returncode
-    except (OSError, subprocess.TimeoutExpired):
-        return __version__
-    return f"{__version__}+{commit}{'.changed' if changed else ''}" if commit else __version__
 
 
 def precision():

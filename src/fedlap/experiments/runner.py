@@ -6,6 +6,7 @@ On an accelerator the larger ones run in turn.
 import hashlib
 import json
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedlap import __version__
 from fedlap.engines import small
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.choose import winners
@@ -55,10 +57,11 @@ class Finished(NamedTuple):
     checkpoint: Path  # of no use once the results are on disk
 
 
-def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
+def carry_out(sweep, path, data_dir=None, jobs=None, quick=None, version=__version__):
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
 
-    `quick` is a {algorithm: settings} to train on all rows at once, without a search.
+    `quick` is a {algorithm: settings} to train on all rows at once, without a search; `version` names
+    the code in each line.
     """
     if sweep.precision not in (None, precision()):
         raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
@@ -82,6 +85,7 @@ def carry_out(sweep, path, data_dir=None, jobs=None, quick=None):
             yield Planned(phase, divide(missing), len(done), workers, None if later is None else divide(later))
             for step in carry(missing, data_dir, sweep.watch_train, folder):
                 if isinstance(step, Finished):
+                    step = step._replace(results=[replace(result, fedlap=version) for result in step.results])
                     append(step.results)
                     step.checkpoint.unlink(missing_ok=True)
                     results.update({result.cell: result for result in step.results})

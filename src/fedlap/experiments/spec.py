@@ -9,7 +9,6 @@
 
 import copy
 import dataclasses
-import inspect
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -17,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
+from fedlap.checks import is_number
 from fedlap.data import LOADERS, load
+from fedlap.domains import COUNT, FromRun, from_run
 from fedlap.engines.setup import everyone
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings.arguments import PER_SEED, defaults, fill, keys, plain
+from fedlap.settings.arguments import defaults, fill, keys, plain_value
 from fedlap.settings.method import MAKERS, USUAL, MethodSettings, fill_sections
 from fedlap.streams import check_seeds
 
@@ -50,16 +51,17 @@ class Spec(MethodSettings):
     def make_federation(self, seed, data_dir=None):
         options = dict(self.federation)
         name = options.pop("dataset")
-        arguments = inspect.signature(LOADERS[name]).parameters
-        if PER_SEED in arguments:
-            options.setdefault(PER_SEED, seed)
-        if "data_dir" in arguments and data_dir is not None:
-            options["data_dir"] = data_dir
+        for key, source in from_run(LOADERS[name]).items():
+            if source is FromRun.SEED:
+                options.setdefault(key, seed)
+            elif data_dir is not None:
+                options[key] = data_dir
         return load(name, **options)
 
     def as_dict(self):
-        sections = {**self.tables(), "federation": self.federation, "train": dataclasses.asdict(self.train)}
-        return {"name": self.name, **plain({section: sections[section] for section in SECTIONS})}
+        train = {**dataclasses.asdict(self.train), "seeds": list(self.train.seeds)}
+        sections = {**self.tables(), "federation": copy.deepcopy(self.federation), "train": train}
+        return {"name": self.name, **{section: sections[section] for section in SECTIONS}}
 
 
 def bundled(name):
@@ -163,10 +165,7 @@ def parse_override(table, text):
     key = key.strip()
     if not equals or not key:
         raise ConfigError(f'--set {text}: expected key=value, for example "delta=0.1"')
-    try:
-        value = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = value.strip()  # a bare word is a string
+    value = plain_value(value)
     places = _places(table)
     if "." in key:
         section, _, name = key.removeprefix("algorithms.").partition(".")
@@ -198,13 +197,8 @@ def _places(table):
 def _train(table):
     train = fill(Train, table, "train")
     rounds, target = train["rounds"], train["target_accuracy"]
-    if not _whole(rounds) or rounds < 1:
-        raise ConfigError(f"train.rounds is {rounds!r}; expected a whole number above 0")
+    COUNT.check("train.rounds", rounds)
     train["seeds"] = check_seeds("train.seeds", train["seeds"])
-    if target is not None and not (isinstance(target, (int, float)) and 0 < target <= 1):
+    if target is not None and not (is_number(target) and 0 < target <= 1):
         raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
     return Train(**train)
-
-
-def _whole(value):
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -3,9 +3,9 @@
 import dataclasses
 
 from fedlap.data import LOADERS
-from fedlap.data.by_name import as_partition
+from fedlap.domains import from_run
 from fedlap.identity import of, said
-from fedlap.settings.arguments import OPEN
+from fedlap.settings.arguments import to_arguments
 from fedlap.settings.method import of_method
 
 
@@ -17,10 +17,10 @@ def of_spec(spec):
 def _federation(table):
     arguments = dict(table)
     name = arguments.pop("dataset")
-    if "partition" in arguments:
-        arguments["partition"] = as_partition(arguments["partition"])
-    given = {key: of(arguments[key]) for key in OPEN if key in arguments}
-    return {name: {**said(LOADERS[name], arguments), **given}}
+    loader = LOADERS[name]
+    arguments = to_arguments(loader, arguments, "federation")
+    given = {key: of(arguments[key]) for key in from_run(loader) if key in arguments}
+    return {name: {**said(loader, arguments), **given}}
 
 
 def _train(train):

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
+from fedlap.checks import is_number
 from fedlap.errors import ConfigError, unknown
-from fedlap.experiments.axes import check_axes, check_part, means, place
+from fedlap.experiments.axes import check_axes, check_part, domain, means, place, words
 from fedlap.experiments.spec import (
     Spec,
     Train,
@@ -108,24 +109,25 @@ class Sweep:
         """A part of the grid: `epochs=5` or `delta=0.1,1` keeps these values of that axis, wherever it is swept."""
         axes = {name: dict(mine) for name, mine in self.axes.items()}
         for text in restrictions:
-            key, _, words = text.partition("=")
-            wanted = words.split(",")
-            known = [value for mine in self.axes.values() for value in mine.get(key, [])]
-            if not known:
+            key, _, values = text.partition("=")
+            wanted = words(values)
+            of_axis = {name: domain(name, key, self.table) for name, mine in self.axes.items() if key in mine}
+            if not of_axis:
                 raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
+            known = [(value, of_axis[name]) for name in of_axis for value in self.axes[name][key]]
             for word in wanted:
-                if not any(means(word, value) for value in known):
-                    had = ", ".join(dict.fromkeys(map(str, known)))
+                if not any(means(word, value, of) for value, of in known):
+                    had = ", ".join(dict.fromkeys(str(value) for value, _ in known))
                     raise ConfigError(f"--only {text}: {key} has no value {word!r}; it has {had}")
-            for name, mine in axes.items():
-                if key in mine:
-                    mine[key] = [value for value in mine[key] if any(means(word, value) for word in wanted)]
-                    if not mine[key]:
-                        had = ", ".join(map(str, self.axes[name][key]))
-                        raise ConfigError(
-                            f"--only {text}: leaves nothing of {name}'s {key}, which has {had}; add one of these, "
-                            f"as in --only {key}=VALUE,VALUE, or name the algorithms to run"
-                        )
+            for name, of in of_axis.items():
+                kept = [value for value in axes[name][key] if any(means(word, value, of) for word in wanted)]
+                if not kept:
+                    had = ", ".join(map(str, self.axes[name][key]))
+                    raise ConfigError(
+                        f"--only {text}: leaves nothing of {name}'s {key}, which has {had}; add one of these, "
+                        f"as in --only {key}=VALUE,VALUE, or name the algorithms to run"
+                    )
+                axes[name][key] = kept
         return replace(self, axes=axes)
 
     def select(self, results):
@@ -229,7 +231,7 @@ def _check_not_swept(text, axes, table):
 
 def _check_options(sweep):
     share = sweep.validation
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+    if not (is_number(share) and 0 <= share < 1):
         raise ConfigError(f"sweep.validation is {share!r}; expected a fraction of at least 0 and below 1")
     if sweep.finals not in FINALS:
         raise unknown("sweep.finals", sweep.finals, FINALS)

@@ -63,8 +63,8 @@ def shorten_node_waits(members):
     loop = _module("flwr.supernode.start_client_internal", "time", "start_client_internal")
     connection = _module("flwr.supernode.fleet_http_connection", "flwr_exit", "HEARTBEAT_DEFAULT_INTERVAL")
     heartbeat = _module("flwr.supercore.heartbeat", "HEARTBEAT_DEFAULT_INTERVAL")
-    least, each, most = NODE_POLL
-    poll = min(max(least, each * members), most)
+    least, per_member, most = NODE_POLL
+    poll = min(max(least, per_member * members), most)
     loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, poll)))
     connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
 

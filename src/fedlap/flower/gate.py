@@ -13,7 +13,7 @@ LARGEST = 16 * 2**20  # bytes of one request: Flower sends arrays in pieces of 5
 
 
 class Gate:
-    """ASGI middleware."""
+    """ASGI middleware that answers for the SuperLink where it must not be asked."""
 
     def __init__(self, app, secret):
         self.app, self.secret = app, secret
@@ -33,6 +33,6 @@ class Gate:
         return await self.app(scope, receive, send)
 
 
-async def _refuse(send, status, words):
+async def _refuse(send, status, reason):
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": words})
+    await send({"type": "http.response.body", "body": reason})

@@ -46,6 +46,8 @@ FILES = {
 
 
 class _Secret:
+    """Adds the coordinator's secret to every request, which the gate asks for."""
+
     def __init__(self, secret):
         self.secret = secret
 
@@ -102,13 +104,13 @@ class Link:
     def _token(self, runtime):
         """The token of this run's task. Runs that an earlier coordinator left behind are stopped on the way."""
         while True:
-            found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-            if not found.token:
+            acquired = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            if not acquired.token:
                 time.sleep(0.1)
-            elif found.task.run_id == self.run_id:
-                return found.token
+            elif acquired.task.run_id == self.run_id:
+                return acquired.token
             else:
-                self.control.StopRun(StopRunRequest(run_id=found.task.run_id))
+                self.control.StopRun(StopRunRequest(run_id=acquired.task.run_id))
 
     def _heartbeat(self):
         while not self._over.wait(5):

@@ -8,17 +8,29 @@ import logging
 import socket
 import time
 import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.flower.environment import Refused, prepare, shorten_node_waits
+from fedlap.study.agreement.contract import Study
 from fedlap.study.agreement.keys import check_private
 from fedlap.study.protocol.messages import Reply, Request
 from fedlap.study.protocol.refusals import Reason
+from fedlap.study.protocol.site import Site
 
 AGAIN = 5.0  # seconds until a node that was not let in asks again
 
 
-def serve(study, site, folder, key, tell, patience=float("inf")):
+def serve(
+    study: Study,
+    site: Site,
+    folder: Path,
+    key: Path,
+    tell: Callable[[str], None],
+    patience: float = float("inf"),
+) -> None:
     """Connect and answer until stopped. One that is not let in tries again for so many seconds."""
     prepare(folder / "flower", logging.WARNING)  # such as: the server has gone, retrying
     private, authority = _private_key(key), _authority(study.folder / "ca.crt")
@@ -39,12 +51,12 @@ def serve(study, site, folder, key, tell, patience=float("inf")):
                 authentication_keys=(private, private.public_key()),
                 isolation="process",
             )
-            words = "the connection has ended"
+            reason = "the connection has ended"
         except Refused as error:
-            words = _in_words(str(error), study.address)
+            reason = _in_words(str(error), study.address)
         if time.monotonic() - begun > patience:
-            raise ConfigError(words)
-        tell(f"{words}; trying again in {AGAIN:.0f} s")
+            raise ConfigError(reason)
+        tell(f"{reason}; trying again in {AGAIN:.0f} s")
         time.sleep(AGAIN)
 
 
@@ -93,7 +105,7 @@ def _probe(address):
 
 
 def _in_words(message, address):
-    """What a data manager can do about a refusal."""
+    """A refusal in words, with what a data manager can do about it."""
     if "2004" in message:
         return (
             "the server did not let this node in: its key is not registered there, or another node with the same key "
@@ -110,6 +122,8 @@ def _in_words(message, address):
 
 
 class _StateFactory:
+    """What Flower's loop asks for its state: always the same one, which answers."""
+
     def __init__(self, objectstore_factory, site):
         self.objectstore_factory, self.site, self.made = objectstore_factory, site, None
 
@@ -142,20 +156,20 @@ def _answering_state(store, site):
             identifier = message.metadata.message_id
             self.record_message_processing_start(identifier)
             objects = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(identifier))]
-            whole = inflate_object_from_contents(identifier, {each: store.get(each) for each in objects})
+            whole = inflate_object_from_contents(identifier, {name: store.get(name) for name in objects})
             store.delete(identifier)
             reply = Message(wire.content(answer(site, whole.content)), reply_to=message)
             reply.metadata.__dict__["_message_id"] = reply.object_id
             store.preregister(reply.metadata.run_id, get_object_tree(reply))
-            for each, content in get_all_nested_objects(reply).items():
-                store.put(each, content.deflate())
+            for name, content in get_all_nested_objects(reply).items():
+                store.put(name, content.deflate())
             self.store_message(reply)
             self.record_message_processing_end(identifier)
 
     return AnsweringState(store)
 
 
-def answer(site, records):
+def answer(site: Site, records: Any) -> Reply:
     """The site's reply to what has arrived, whatever it is."""
     from fedlap.flower import wire
 

@@ -8,11 +8,14 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 from fedlap.errors import ConfigError
 from fedlap.files import atomic
 from fedlap.flower.environment import prepare
+from fedlap.study.agreement.contract import Study
 from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
 
 SECRET, HOST, DATABASE = "secret", "host", "superlink.db"
@@ -20,12 +23,12 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses
 START = 120  # seconds until the SuperLink must answer on a slow machine
 
 
-def state_folder(study):
+def state_folder(study: Study) -> Path:
     """Where the server keeps its secret and Flower's database."""
     return study.folder / "state" / "server"
 
 
-def private_folder(study):
+def private_folder(study: Study) -> Path:
     """The server's folder, there and closed to every other account: what the members send lies in it."""
     folder = state_folder(study)
     try:
@@ -36,7 +39,7 @@ def private_folder(study):
     return folder
 
 
-def secret(study):
+def secret(study: Study) -> str:
     """The coordinator's secret, made on the first start; readable by this account only."""
     path = private_folder(study) / SECRET
     if not path.exists():
@@ -45,7 +48,7 @@ def secret(study):
     return check_private(path).read_text()
 
 
-def public_keys(study):
+def public_keys(study: Study) -> dict[bytes, str]:
     """The members' names by their public keys, in Flower's form."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -61,8 +64,8 @@ def public_keys(study):
     return keys
 
 
-def where_to_listen(host):
-    """So that members reach this host: at loopback alone if it is this machine, else at all addresses of its kind."""
+def where_to_listen(host: str) -> str:
+    """The address to listen at so that members reach this host: loopback if it is this machine, else all addresses."""
     host = canonical(host)
     version_six = ":" in host
     if host in LOOPBACK:
@@ -70,29 +73,29 @@ def where_to_listen(host):
     return "::" if version_six else "0.0.0.0"
 
 
-def local_address(study):
+def local_address(study: Study) -> str:
     """Where the coordinator, on the server itself, reaches it: `serve` notes at which host it listens."""
     path = state_folder(study) / HOST
     host = path.read_text() if path.exists() else "127.0.0.1"
     return f"[{host}]:{study.port}" if ":" in host else f"{host}:{study.port}"
 
 
-def check_certificate(study, bind):
+def check_certificate(study: Study, bind: str) -> None:
     """Refuse a certificate that the members, or the coordinator here, would not believe; the cure is one command."""
     hosts, command = certified_hosts(study.folder), f"fedlap study certificate {study.path}"
     further = EVERYWHERE.get(bind, bind)
-    for host, words, cure in (
+    for host, purpose, cure in (
         (study.host, "the host of [network] address", command),
         (further, "where the server is to listen", f"{command} --host {further}"),
     ):
         if canonical(host) not in hosts:
             raise ConfigError(
                 f"{study.folder / 'server.pem'}: a certificate for {', '.join(hosts)}; expected one for {host}, "
-                f"{words}: run  {cure}"
+                f"{purpose}: run  {cure}"
             )
 
 
-def _check_port(host, number):
+def _check_port(host: str, number: int) -> None:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -104,14 +107,14 @@ def _check_port(host, number):
             ) from error
 
 
-def serve(study, bind, ready):
+def serve(study: Study, bind: str, ready: Callable[[], None]) -> None:
     """Run until stopped; `ready` is called once all members are registered."""
     os.umask(0o077)  # SQLite makes its files with the mode it is given, and the members' replies are in them
     folder = private_folder(study)
     prepare(folder / "flower")
     key = check_private(study.folder / "server.key")
     check_certificate(study, bind)
-    words = secret(study)
+    shared_secret = secret(study)
     _check_port(bind, study.port)
     atomic.write(folder / HOST, EVERYWHERE.get(bind, bind))
     public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
@@ -121,7 +124,7 @@ def serve(study, bind, ready):
 
     from fedlap.flower.gate import Gate
 
-    extensions.get_middleware = lambda: (Middleware(Gate, secret=words),)
+    extensions.get_middleware = lambda: (Middleware(Gate, secret=shared_secret),)
     sys.argv = [
         "flower-superlink",
         *("--ssl-ca-certfile", str(study.folder / "ca.crt")),
@@ -134,7 +137,7 @@ def serve(study, bind, ready):
         *("--superexec-auth-secret-file", str(folder / SECRET)),
         "--enable-supernode-auth",
     ]
-    threading.Thread(target=_register, args=(study, words, ready), daemon=True).start()
+    threading.Thread(target=_register, args=(study, shared_secret, ready), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would end this process before the last line
     try:
         flower_superlink()
@@ -142,7 +145,7 @@ def serve(study, bind, ready):
         erase_messages(folder / DATABASE)
 
 
-def erase_messages(database):
+def erase_messages(database: Path) -> None:
     """Write a database of Flower's anew: of the messages it has deleted, its log and its free pages keep every byte.
 
     It is not deleted, for it also knows the nodes: one that was left running would not be let in again, and end.
@@ -161,7 +164,8 @@ def erase_messages(database):
         ) from error
 
 
-def _register(study, words, ready):
+def _register(study: Study, shared_secret: str, ready: Callable[[], None]) -> None:
+    """Register the members' keys once the SuperLink answers; end the process if it does not refuse strangers."""
     from fedlap.flower.link import control_client
 
     try:
@@ -169,7 +173,7 @@ def _register(study, words, ready):
     except ConfigError as error:
         print(f"error: {error}; stopping", file=sys.stderr, flush=True)
         os._exit(2)
-    with closing(control_client(study, words)) as client:
+    with closing(control_client(study, shared_secret)) as client:
         let_in(client, public_keys(study))
     ready()
 

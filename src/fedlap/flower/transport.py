@@ -1,6 +1,7 @@
 """Requests and replies over Flower's Grid: who is there, to whom what was sent, and what came back."""
 
 import time
+from collections.abc import Callable, Iterator
 
 import httpx
 from flwr.app import Message, MessageType
@@ -11,20 +12,23 @@ from fedlap.flower import wire
 from fedlap.flower.environment import SERVER_POLL
 from fedlap.flower.link import Link
 from fedlap.flower.server import public_keys
-from fedlap.study.protocol.messages import Reply
+from fedlap.study.agreement.contract import Study
+from fedlap.study.protocol.messages import Reply, Request
 
 LOOK = 1.0  # seconds between two looks at who is online
 
 
 class GridTransport:
-    """A member is known by the key that its node has proved to have; what it says its name is does not matter."""
+    """A transport over Flower. A member is known by the key that its node has proved to have, not by what it says."""
 
-    def __init__(self, study, secret, tell=lambda words: None):
+    def __init__(self, study: Study, secret: str, tell: Callable[[str], None] = lambda line: None):
         self.study, self.secret, self.tell = study, secret, tell
         self.members = public_keys(study)
         self.link = None
 
-    def exchange(self, requests, seconds, resend):
+    def exchange(
+        self, requests: dict[str, Request], seconds: float, resend: float
+    ) -> Iterator[tuple[str, Reply | DataError]]:
         """Yield (member, reply) as replies come; see `coordinator.Transport`."""
         end, waiting, lost = time.monotonic() + seconds, dict(requests), False
         while waiting and time.monotonic() < end:
@@ -34,13 +38,14 @@ class GridTransport:
                     yield member, reply
             except (httpx.HTTPError, RunNotRunningException) as error:
                 if not lost:
-                    words = "is `fedlap server` running on this machine? trying again every second"
-                    self.tell(f"no connection to the server at {self.study.address} ({type(error).__name__}); {words}")
+                    hint = "is `fedlap server` running on this machine? trying again every second"
+                    self.tell(f"no connection to the server at {self.study.address} ({type(error).__name__}); {hint}")
                 lost = True
                 self.close()
                 time.sleep(1)
 
-    def close(self):
+    def close(self) -> None:
+        """End the connection; the next exchange makes a new one."""
         if self.link is not None:
             self.link.close()
         self.link = None

@@ -9,13 +9,13 @@ import secrets
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedlap.errors import DataError
-from fedlap.study.protocol.messages import decode, encode
+from fedlap.study.protocol.messages import Kind, Reply, Request, decode, encode
 
 SMALL = 2**21  # bytes
 NONCE = 16
 
 
-def content(message):
+def content(message: Request | Reply) -> RecordDict:
     """The content of a Flower message."""
     # Flower knows every part of a message by its hash. Two equal requests must not share one: when the first fails to
     # arrive, Flower 1.41 takes the part for known and the second arrives empty.
@@ -25,7 +25,7 @@ def content(message):
     return RecordDict({"fedlap": ArrayRecord({"bytes": Array("uint8", (len(data),), "fedlap", data)})})
 
 
-def read(records, kind):
+def read(records: RecordDict, kind: type[Kind]) -> Kind:
     """The Request or Reply in the content of a Flower message."""
     try:
         data = records["fedlap"]["bytes"]

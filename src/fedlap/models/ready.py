@@ -1,8 +1,8 @@
 """Ready-made models, by name."""
 
 from collections.abc import Sequence
-from numbers import Integral
 
+from fedlap.checks import is_whole
 from fedlap.errors import ConfigError
 from fedlap.models.layers import Activation, Convolution, Dense, Dropout, Flatten, Layer, MaxPool, zeros
 from fedlap.models.network import Network
@@ -20,8 +20,7 @@ def logistic(bias: bool = False) -> Network:
 
 def mlp(hidden: Sequence[int] = (200, 100), activation: str = "relu") -> Network:
     """A multilayer perceptron; 178,110 weights on 28 × 28 images of ten classes."""
-    whole = lambda width: isinstance(width, Integral) and not isinstance(width, bool) and int(width) > 0
-    if not (isinstance(hidden, (list, tuple)) and all(map(whole, hidden))):
+    if not (isinstance(hidden, (list, tuple)) and all(is_whole(width, least=1) for width in hidden)):
         raise ConfigError(f"mlp: hidden is {hidden!r}; expected whole numbers above 0, for example (200, 100)")
     inner = [layer for width in hidden for layer in (Dense(width), Activation(activation))]
     return Network((Flatten(), *inner, Dense()))

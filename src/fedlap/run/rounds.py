@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedlap.domains import COUNT
 from fedlap.engines.round import State
 from fedlap.errors import ConfigError, DataError
 from fedlap.files.folders import PathLike
@@ -39,8 +40,7 @@ def progress(
 
     A checkpoint is written after every round, but for short rounds if writing may take up a `share` of the time only.
     """
-    if not (isinstance(rounds, int) and rounds > 0):
-        raise ConfigError(f"rounds is {rounds!r}; expected a whole number above 0")
+    COUNT.check("rounds", rounds)
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     if checkpoint is not None and not resume and Path(checkpoint).exists():

@@ -191,7 +191,7 @@ def simulate(
     >>> branches = [(x[:20], y[:20]), (x[20:40], y[20:40])]
     >>> federation = fedlap.Federation.from_arrays(clients=branches, test=(x[40:], y[40:]))
     >>> fedlap.simulate(fedlap.FedLap(delta=1.0), federation, fedlap.logistic(), solver=fedlap.newton(), rounds=5)
-    History(FedLap(delta=1.0, rho=ByShare()), 5 rounds, accuracy ..., NLL ...)
+    History(FedLap(delta=1.0, rho=by_share), 5 rounds, accuracy ..., NLL ...)
     """
     divergence.check_way(on_divergence)
     run = Simulation.of(

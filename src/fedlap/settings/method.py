@@ -1,12 +1,13 @@
 """A method as a settings file says it: a model, two solvers, and algorithms, each a name with arguments."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.identity import said
 from fedlap.models import MODELS
-from fedlap.settings.arguments import defaults, make, named, plain, to_arguments
+from fedlap.settings.arguments import defaults, make, named, to_arguments
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 
 MAKERS = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
@@ -49,7 +50,7 @@ class MethodSettings:
 
     def tables(self):
         """The sections as TOML or JSON could hold them."""
-        return plain({section: getattr(self, section) for section in (*MAKERS, "algorithms")})
+        return {section: copy.deepcopy(getattr(self, section)) for section in (*MAKERS, "algorithms")}
 
 
 def fill_sections(table):
@@ -62,7 +63,7 @@ def fill_sections(table):
 def of_method(settings):
     """What was said of the model, the solvers and the algorithms: the identity of a method."""
     algorithms = {
-        name: said(ALGORITHMS[name], to_arguments(arguments, f"algorithms.{name}"))
+        name: said(ALGORITHMS[name], to_arguments(ALGORITHMS[name], arguments, f"algorithms.{name}"))
         for name, arguments in settings.algorithms.items()
     }
     return {**{section: _named(section, getattr(settings, section)) for section in MAKERS}, "algorithms": algorithms}
@@ -71,4 +72,5 @@ def of_method(settings):
 def _named(section, table):
     arguments = dict(table)
     name = arguments.pop("name")
-    return {name: said(MAKERS[section][name], to_arguments(arguments, section))}
+    maker = MAKERS[section][name]
+    return {name: said(maker, to_arguments(maker, arguments, section))}

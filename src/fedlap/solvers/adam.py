@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.algebra.pytrees import as_call
 from fedlap.arrays import Array, Tree
 from fedlap.solvers.problem import Problem
 
@@ -22,6 +23,8 @@ class Adam:
     learning_rate: float = hyper("positive", default=1e-3)
     clip: float | None = hyper("optional positive", default=None)
     keep: bool = hyper("truth", static=True, default=False)
+
+    __repr__ = as_call("adam")
 
     def step_count(self, n: int) -> int:
         return self.epochs * -(-n // self.batch)
@@ -65,6 +68,8 @@ class Descent:
     steps: int = hyper("whole", static=True, default=5000)
     learning_rate: float = hyper("positive", default=1e-3)
     tolerance: float = hyper("nonnegative", default=1e-3)
+
+    __repr__ = as_call("descent")
 
     def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser, gradient = optax.adam(self.learning_rate), jax.grad(function)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.algebra.pytrees import as_call
 from fedlap.arrays import Array, Tree
 from fedlap.solvers.problem import FullBatch
 
@@ -18,6 +19,8 @@ class LBFGS(FullBatch):
     steps: int = hyper("count", static=True, default=100)
     history: int = hyper("count", static=True, default=10)
     tolerance: float = hyper("nonnegative", default=1e-6)
+
+    __repr__ = as_call("lbfgs")
 
     def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         optimiser = optax.lbfgs(memory_size=self.history)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
+from fedlap.algebra.pytrees import as_call
 from fedlap.algebra.symmetric import rounding, solve, unit, unless
 from fedlap.arrays import Array, Tree
 from fedlap.errors import ConfigError
@@ -20,6 +21,8 @@ class Newton(FullBatch):
     """Damped Newton on all the data, until the gradient is rounding."""
 
     steps: int = hyper("count", static=True, default=100)
+
+    __repr__ = as_call("newton")
 
     def solve(self, function: Callable[[Tree], Array], start: Tree) -> Tree:
         x, unflatten = ravel_pytree(start)

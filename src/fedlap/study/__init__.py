@@ -1,1 +1,92 @@
-"""A study across real sites: what its members agree on, and what each does with its own file."""
+"""Studies across real sites: what their members agree on, what each does with its own file, and the fitted model.
+
+A coordinator makes a study (`new_study`, from a text such as `example_study()` or `study_text(…)` gives) and runs it
+(`Coordinator`); a site checks its file (`check_file`), sees what would leave it (`statistics`, `Site.explain`) and
+answers requests (`Site`); anyone uses the model (`load`). A name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
+    from fedlap.study.agreement.contract import Member, Study
+    from fedlap.study.agreement.draft import draft_columns
+    from fedlap.study.agreement.example import example_files, example_study
+    from fedlap.study.agreement.scaffold import new_study
+    from fedlap.study.agreement.template import study_text
+    from fedlap.study.model import Fitted, load, save_outcome
+    from fedlap.study.protocol.audit import verify
+    from fedlap.study.protocol.checkpoint import RoundReport
+    from fedlap.study.protocol.coordinator import Coordinator, Event, Outcome, Transport
+    from fedlap.study.protocol.messages import Reply, Request, decode, encode
+    from fedlap.study.protocol.metrics import Score
+    from fedlap.study.protocol.site import Sent, Site
+    from fedlap.study.table.columns import Column, Target
+    from fedlap.study.table.encoding import Pooled, Statistics, pool, statistics
+    from fedlap.study.table.table import Checked, check_file, check_inputs
+
+__all__ = [
+    "Checked",
+    "Column",
+    "Coordinator",
+    "Event",
+    "Fitted",
+    "Member",
+    "Outcome",
+    "Pooled",
+    "Reply",
+    "Request",
+    "RoundReport",
+    "Score",
+    "Sent",
+    "Site",
+    "Statistics",
+    "Study",
+    "Target",
+    "Transport",
+    "check_file",
+    "check_inputs",
+    "decode",
+    "draft_columns",
+    "encode",
+    "example_files",
+    "example_study",
+    "load",
+    "new_study",
+    "pool",
+    "save_outcome",
+    "statistics",
+    "study_text",
+    "verify",
+]
+
+_HOMES = {
+    "agreement.contract": "Member Study",
+    "agreement.draft": "draft_columns",
+    "agreement.example": "example_files example_study",
+    "agreement.scaffold": "new_study",
+    "agreement.template": "study_text",
+    "model": "Fitted load save_outcome",
+    "protocol.audit": "verify",
+    "protocol.checkpoint": "RoundReport",
+    "protocol.coordinator": "Coordinator Event Outcome Transport",
+    "protocol.messages": "Reply Request decode encode",
+    "protocol.metrics": "Score",
+    "protocol.site": "Sent Site",
+    "table.columns": "Column Target",
+    "table.encoding": "Pooled Statistics pool statistics",
+    "table.table": "Checked check_file check_inputs",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported now, and found without this the next time."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

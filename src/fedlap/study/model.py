@@ -25,6 +25,8 @@ from fedlap.files import atomic
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.study.agreement.contract import Study, resolve
+from fedlap.study.protocol.coordinator import Outcome
+from fedlap.study.protocol.messages import digest, pack
 from fedlap.study.table import encoding
 from fedlap.study.table.table import Checked, check_inputs
 
@@ -33,7 +35,7 @@ DIGESTS = {  # of a card's study, by the card's format; the first was of the sec
     1: lambda section, study: identity.digest(section),
     2: lambda section, study: study.digest,
 }
-CARD, ARRAYS = "card.json", "model.safetensors"
+CARD, ARRAYS, HISTORY = "card.json", "model.safetensors", "history.json"
 OURS = ("format", "study", "digest", "features", "classes", "standardisation", "versions", "sha256")
 
 
@@ -49,10 +51,11 @@ class Fitted:
     card: dict
 
     @property
-    def features(self):
+    def features(self) -> tuple[str, ...]:
+        """The names of the model's inputs."""
         return encoding.features(self.study)
 
-    def predict(self, patients) -> np.ndarray:
+    def predict(self, patients: str | Path | Checked | np.ndarray) -> np.ndarray:
         """Class probabilities [rows, classes] for a file of new patients, a checked one, or encoded inputs."""
         if isinstance(patients, (str, Path)):
             patients = check_inputs(self.study, patients)
@@ -65,7 +68,29 @@ class Fitted:
         return np.asarray(predict(task, Vector(jax.tree.map(jnp.asarray, self.weights)), jnp.asarray(inputs)))
 
 
-def save(folder, study, pooled, weights, precision=None, card=None) -> Path:
+def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
+    """Write what a run of the study has come to: the model, its card, and its history."""
+    history = [report.as_dict() for report in outcome.history]
+    card = {
+        "rounds": len(history),
+        "members": outcome.sizes,
+        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
+        "run": outcome.run,
+        "weights_sha256": digest(pack(outcome.server.w)),
+    }
+    folder = save(folder, study, outcome.pooled, outcome.server.w, outcome.precision, card)
+    atomic.write(folder / HISTORY, json.dumps(history, indent=2) + "\n")
+    return folder
+
+
+def save(
+    folder: str | Path,
+    study: Study,
+    pooled: encoding.Pooled,
+    weights: Any,
+    precision: Any = None,
+    card: dict | None = None,
+) -> Path:
     """Write a model; `card` adds what the run knows, such as rounds, members and metrics."""
     card, weights = dict(card or {}), weights.tree if isinstance(weights, Vector) else weights
     if taken := set(card) & set(OURS):
@@ -101,7 +126,7 @@ def save(folder, study, pooled, weights, precision=None, card=None) -> Path:
     return folder
 
 
-def load(folder) -> Fitted:
+def load(folder: str | Path) -> Fitted:
     """Read a model and check all of it."""
     folder = Path(folder)
     card = _read_card(folder / CARD)
@@ -113,8 +138,8 @@ def load(folder) -> Fitted:
         if isinstance(error, FedlapError):
             raise
         raise DataError(f"{folder / CARD}: not the card of a model ({type(error).__name__}: {error})") from error
-    digest = DIGESTS[card["format"]](card["study"], study)
-    wanted = digest, list(encoding.features(study)), list(study.target.classes)
+    expected = DIGESTS[card["format"]](card["study"], study)
+    wanted = expected, list(encoding.features(study)), list(study.target.classes)
     for what, found, expected in zip(("digest", "features", "classes"), given, wanted, strict=False):
         if found != expected:
             raise DataError(f"{folder / CARD}: its {what} are not those of its study; the file has been changed")

@@ -1,9 +1,13 @@
 """What a person sees while a study runs: who has answered in this round, and how good the model is so far."""
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from fedlap.study.protocol.coordinator import Event
 
 SIGNS = {
     "asked": ("waiting", "dim"),
@@ -15,7 +19,7 @@ SIGNS = {
 class Watch:
     """A live table of the members on a terminal; plain lines, one an event that matters, anywhere else."""
 
-    def __init__(self, members, rounds, console=None):
+    def __init__(self, members: Sequence[str], rounds: int, console: Console | None = None):
         self.members, self.rounds, self.console = members, rounds, console or Console(highlight=False)
         self.step, self.status, self.notes, self.metrics = "connecting", {}, {}, ""
         self.waiting = ""
@@ -29,22 +33,23 @@ class Watch:
     def __exit__(self, *_):
         self.live.stop()
 
-    def note(self, words):
-        self.console.print(words, markup=False)
+    def note(self, line: str) -> None:
+        """Print a line that stays."""
+        self.console.print(line, markup=False)
 
-    def tell(self, event):
+    def tell(self, event: Event) -> None:
         """Take in an event of the coordinator."""
         if event.step != self.step and event.kind == "asked":
             self.step, self.status, self.notes, self.waiting = event.step, {}, {}, ""
         if event.kind in SIGNS:
             self.status[event.member] = event.kind
-            self.notes[event.member] = event.words
+            self.notes[event.member] = event.note
         if event.kind == "waiting":
-            self.waiting = event.words
+            self.waiting = event.note
         if event.kind == "round":
-            self.metrics = f"{event.step} of {self.rounds}: {event.words}"
+            self.metrics = f"{event.step} of {self.rounds}: {event.note}"
         if event.kind in ("refused", "waiting", "resumed", "round"):
-            self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.words}".strip())
+            self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
         self.live.update(self._table())
 
     def _table(self):
@@ -52,6 +57,6 @@ class Watch:
         table.add_column("member")
         table.add_column("")
         for member in self.members:
-            words, style = SIGNS.get(self.status.get(member), ("", ""))
-            table.add_row(member, Text(f"{words} {self.notes.get(member, '')}".strip(), style=style))
+            sign, style = SIGNS.get(self.status.get(member), ("", ""))
+            table.add_row(member, Text(f"{sign} {self.notes.get(member, '')}".strip(), style=style))
         return Group(table, Text(self.metrics), Text(self.waiting, style="yellow"))

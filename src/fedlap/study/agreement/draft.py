@@ -13,8 +13,8 @@ MOST_CATEGORIES = 20  # text of more kinds is free text or an identifier, which 
 MOST_CODES = 6  # whole numbers of at most so many kinds are codes, such as 0 and 1
 
 
-def draft(path, target=None) -> tuple[tuple[Column, ...], Target, tuple[str, ...]]:
-    """Columns, target (the last column if not named) and columns to be ignored."""
+def draft_columns(path: str | Path, target: str | None = None) -> tuple[tuple[Column, ...], Target, tuple[str, ...]]:
+    """Columns, target (the last column if not named) and columns to be ignored, guessed from a file."""
     path = Path(path)
     problems = Problems(path)
     sheet = read(path, problems)

@@ -1,11 +1,13 @@
 """The four bundled hospitals as a study: their files as a hospital would keep them, and the study that fits these."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedlap.data.heart import CENTRES
 from fedlap.data.tables import MISSING, read_table
-from fedlap.study.agreement.template import render
+from fedlap.study.agreement.template import study_text
 from fedlap.study.table.columns import Column, Target
 
 # For each column the publisher's position and, for a category, the word for each of the publisher's codes.
@@ -48,12 +50,12 @@ COLUMNS = (
 TARGET = Target("diagnosis", ("healthy", "ill"))
 
 
-def study_text(members=CENTRES, name="heart", **options):
-    """study.toml for the four hospitals; options are those of `template.render`."""
-    return render(name, members, COLUMNS, TARGET, **options)
+def example_study(members: Sequence[str] = CENTRES, name: str = "heart", **options: Any) -> str:
+    """study.toml for the four hospitals; options are those of `study_text`."""
+    return study_text(name, members, COLUMNS, TARGET, **options)
 
 
-def write_hospitals(folder) -> dict[str, Path]:
+def example_files(folder: str | Path) -> dict[str, Path]:
     """One CSV a hospital, with all its patients; a value that was not recorded is an empty cell."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,11 +66,11 @@ def write_hospitals(folder) -> dict[str, Path]:
         with open(paths[hospital], "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(SOURCE)
-            writer.writerows([_cell(patient[place], words) for place, words in SOURCE.values()] for patient in values)
+            writer.writerows([_cell(patient[place], names) for place, names in SOURCE.values()] for patient in values)
     return paths
 
 
-def _cell(text, words):
+def _cell(text: str, names: dict[int, str] | None) -> str:
     if text == MISSING:
         return ""
-    return f"{float(text):g}" if words is None else words[int(float(text))]
+    return f"{float(text):g}" if names is None else names[int(float(text))]

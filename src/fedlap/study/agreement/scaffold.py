@@ -11,7 +11,7 @@ from fedlap.study.agreement.contract import Study, resolve
 from fedlap.study.agreement.keys import make_authority, make_member, write_new
 
 
-def new(folder, text) -> Study:
+def new_study(folder: str | Path, text: str) -> Study:
     """Write the folder of the study that the text describes; it appears complete, or not at all."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, fields
 
+from fedlap.checks import is_number, whole_number
 from fedlap.errors import ConfigError, unknown
 from fedlap.study.table.columns import check_name
 
@@ -47,10 +48,10 @@ def parse_general(table) -> General:
     # Names are also names of files, and some disks do not tell capitals from small letters.
     if len({name.lower() for name in members}) < len(members):
         raise ConfigError(f"study.members is {list(members)}; expected names that differ in more than capital letters")
-    _whole("study.rounds", general.rounds, 1)
-    _whole("study.seed", general.seed, 0)
-    _whole("study.minimum_rows", general.minimum_rows, 2)
-    if not _number(general.test_fraction) or not 0 <= general.test_fraction <= 0.5:
+    whole_number("study.rounds", general.rounds, 1)
+    whole_number("study.seed", general.seed, 0)
+    whole_number("study.minimum_rows", general.minimum_rows, 2)
+    if not is_number(general.test_fraction) or not 0 <= general.test_fraction <= 0.5:
         raise ConfigError(f"study.test_fraction is {general.test_fraction!r}; expected a number from 0 to 0.5")
     if not isinstance(general.share_points, bool):
         raise ConfigError(f"study.share_points is {general.share_points!r}; expected true or false")
@@ -74,12 +75,12 @@ def parse_network(table, count) -> NetworkSection:
     """`count` is the number of members, which a quorum cannot exceed."""
     network = _section(NetworkSection, table, "network")
     check_address("network.address", network.address)
-    _whole("network.quorum", network.quorum, 0)
+    whole_number("network.quorum", network.quorum, 0)
     if network.quorum > count:
         raise ConfigError(f"network.quorum is {network.quorum}; the study has {count} members")
-    if not _number(network.deadline) or not 0 < network.deadline < float("inf"):
+    if not is_number(network.deadline) or network.deadline <= 0:
         raise ConfigError(f"network.deadline is {network.deadline!r}; expected a number of seconds above 0")
-    _whole("network.retries", network.retries, 0)
+    whole_number("network.retries", network.retries, 0)
     return network
 
 
@@ -92,12 +93,3 @@ def _section(kind, table, section):
         if key in known and key not in table:
             raise ConfigError(f"{section}.{key} is missing")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-
-
-def _whole(where, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{where} is {value!r}; expected a whole number, {least} or above")
-
-
-def _number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

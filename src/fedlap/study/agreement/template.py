@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from fedlap.study.agreement.sections import DEFAULT_ADDRESS
+from fedlap.study.table.columns import Column, Target
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 ALGORITHM = {"name": "fedlap_cov", "delta": 1.0}
@@ -59,22 +62,22 @@ DRAFTED = """\
 """
 
 
-def render(
-    name,
-    members,
-    columns,
-    target,
+def study_text(
+    name: str,
+    members: Sequence[str],
+    columns: Sequence[Column],
+    target: Target,
     *,
-    ignored=(),
-    address=DEFAULT_ADDRESS,
-    rounds=20,
-    algorithm=None,
-    share_points=False,
-    quorum=None,
-    deadline=300,
-    drafted=False,
-):
-    """The text of study.toml; `algorithm` is a table of its name and arguments."""
+    ignored: Sequence[str] = (),
+    address: str = DEFAULT_ADDRESS,
+    rounds: int = 20,
+    algorithm: dict[str, Any] | None = None,
+    share_points: bool = False,
+    quorum: int | None = None,
+    deadline: float = 300,
+    drafted: bool = False,
+) -> str:
+    """The text of study.toml; `algorithm` is a table of its name and arguments, `quorum` all members by default."""
     algorithm = ALGORITHM if algorithm is None else algorithm
     return TEXT.format(
         name=_value(name),

@@ -1,9 +1,10 @@
-"""What travels: trees of arrays by name, a few words beside them, and what a receiver checks before it looks closer."""
+"""Requests and replies: named arrays and a header, as bytes, and what a receiver checks before it looks closer."""
 
 import hashlib
 import json
 import math
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,23 @@ NAMES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "
 TYPES = {name: np.dtype(name) for name in NAMES}
 
 
+Arrays = dict[str, np.ndarray]  # of a tree: each under the path that leads to it
+
+
+@dataclass(frozen=True)
+class Form:
+    """The type and shape that an array must have; a side of None is of any length."""
+
+    dtype: Any
+    shape: tuple[int | None, ...]
+
+    def fits(self, array: np.ndarray) -> bool:
+        """Whether an array has this form."""
+        if array.dtype != self.dtype or array.ndim != len(self.shape):
+            return False
+        return all(wanted in (None, side) for side, wanted in zip(array.shape, self.shape, strict=True))
+
+
 @dataclass(frozen=True)
 class Request:
     """From the server to a site: what to do, for which round, from which state, and the arrays to do it with."""
@@ -26,21 +44,23 @@ class Request:
     run: str
     round: int = -1
     accepted: int = -1  # the last round of which the server has this site's answer
-    arrays: dict = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
     @property
-    def words(self):
+    def header(self) -> dict[str, Any]:
+        """All but the arrays."""
         return {name: getattr(self, name) for name in ("kind", "study", "run", "round", "accepted")}
 
     @property
-    def digest(self):
-        return digest(self.arrays, self.words)
+    def digest(self) -> str:
+        """What a reply names as the request that it answers."""
+        return digest(self.arrays, self.header)
 
     @classmethod
-    def read(cls, words, arrays):
+    def read(cls, header: Any, arrays: Arrays) -> "Request":
         """A request from the wire."""
         expected = {"kind": str, "study": str, "run": str, "round": int, "accepted": int}
-        return cls(**_typed("the server's request", words, expected), arrays=arrays)
+        return cls(**typed("the server's request", header, expected), arrays=arrays)
 
 
 @dataclass(frozen=True)
@@ -51,70 +71,89 @@ class Reply:
     answers: str
     refusal: str = ""
     facts: dict = field(default_factory=dict)
-    arrays: dict = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
     @property
-    def words(self):
+    def header(self) -> dict[str, Any]:
+        """All but the arrays."""
         return {name: getattr(self, name) for name in ("member", "answers", "refusal", "facts")}
 
     @property
-    def digest(self):
-        return digest(self.arrays, self.words)
+    def digest(self) -> str:
+        """The hash of all that is in the reply."""
+        return digest(self.arrays, self.header)
 
     @classmethod
-    def read(cls, words, arrays):
+    def read(cls, header: Any, arrays: Arrays) -> "Reply":
         """A reply from the wire."""
         expected = {"member": str, "answers": str, "refusal": str, "facts": dict}
-        return cls(**_typed("a reply", words, expected), arrays=arrays)
+        return cls(**typed("a reply", header, expected), arrays=arrays)
 
 
-def _typed(what, words, expected):
-    if not isinstance(words, dict) or words.keys() != expected.keys():
-        raise DataError(f"{what} has not the fields {', '.join(expected)}")
-    for name, kind in expected.items():
-        if type(words[name]) is not kind:
-            raise DataError(f"{what}: {name} is {words[name]!r}; expected a {kind.__name__}")
-    return words
+def typed(source: str, table: Any, kinds: dict[str, type]) -> dict[str, Any]:
+    """The table, if it has exactly these fields, each of its kind; DataError if not."""
+    if not isinstance(table, dict) or table.keys() != kinds.keys():
+        raise DataError(f"{source} has not the fields {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if type(table[name]) is not kind:
+            raise DataError(f"{source}: {name} is {table[name]!r}; expected a {kind.__name__}")
+    return table
 
 
-def pack(tree):
+def pack(tree: Any) -> Arrays:
     """The arrays of a tree, each under the path that leads to it."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {name: np.asarray(leaf) for name, leaf in _leaves(tree)}
 
 
-def unpack(arrays, like, what):
-    """The tree, shaped as `like`, that was packed into these arrays; DataError if they are anything else."""
-    wanted = pack(like)
-    check(arrays, {name: (leaf.dtype, leaf.shape) for name, leaf in wanted.items()}, what)
-    leaves = [jnp.asarray(arrays[name]) for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+def unpack(arrays: Arrays, like: Any, source: str) -> Any:
+    """The tree that was packed into these arrays, if it is as `like`: a tree of arrays, or of the forms of arrays."""
+    forms = {name: leaf if isinstance(leaf, Form) else Form(leaf.dtype, leaf.shape) for name, leaf in _leaves(like)}
+    check(arrays, forms, source)
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in forms])
 
 
-def check(arrays, wanted, what):
+def on_device(tree: Any) -> Any:
+    """The tree with its arrays on the device, as programs take them."""
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def part(arrays: Arrays, field: str) -> Arrays:
+    """The arrays of one field of a packed record, as if it had been packed by itself."""
+    return {name.removeprefix(f".{field}"): array for name, array in arrays.items() if name.startswith(f".{field}.")}
+
+
+def check(arrays: Arrays, forms: dict[str, Form], source: str) -> None:
     """DataError unless there are exactly these names, with these types and shapes, and all numbers are finite."""
-    missing, extra = wanted.keys() - arrays.keys(), arrays.keys() - wanted.keys()
+    missing, extra = forms.keys() - arrays.keys(), arrays.keys() - forms.keys()
     if missing or extra:
         named = [*(f"{name} is missing" for name in missing), *(f"{name} is not expected" for name in extra)]
-        raise DataError(f"{what}: {sorted(named)[0]}")
-    for name, (dtype, shape) in wanted.items():
+        raise DataError(f"{source}: {sorted(named)[0]}")
+    for name, form in forms.items():
         array = arrays[name]
-        if not isinstance(array, np.ndarray) or (array.dtype, array.shape) != (np.dtype(dtype), tuple(shape)):
+        if not isinstance(array, np.ndarray) or not form.fits(array):
             found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise DataError(f"{what}: {name} is {found}; expected {np.dtype(dtype)} {tuple(shape)}")
+            raise DataError(f"{source}: {name} is {found}; expected {np.dtype(form.dtype)} {form.shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise DataError(f"{what}: {name} has {int((~np.isfinite(array)).sum())} values that are not finite numbers")
+            count = int((~np.isfinite(array)).sum())
+            raise DataError(f"{source}: {name} has {count} values that are not finite numbers")
 
 
-def encode(message):
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+Kind = TypeVar("Kind", Request, Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
     """A request or a reply as bytes: the length of a JSON text, the text, then the numbers of all arrays in order."""
     little = {name: np.asarray(array, array.dtype.newbyteorder("<")) for name, array in message.arrays.items()}
     table = [[name, array.dtype.str, array.shape] for name, array in little.items()]
-    text = json.dumps({"words": message.words, "arrays": table}, allow_nan=False).encode()
+    text = json.dumps({"header": message.header, "arrays": table}, allow_nan=False).encode()
     return b"".join([len(text).to_bytes(4, "little"), text, *(array.tobytes() for array in little.values())])
 
 
-def decode(data, kind):
+def decode(data: bytes, kind: type[Kind]) -> Kind:
     """A Request or a Reply from bytes that anyone may have sent: nothing is run, nothing larger than them allocated."""
     try:
         end = 4 + int.from_bytes(data[:4], "little")
@@ -131,22 +170,22 @@ def decode(data, kind):
             arrays[name] = array.astype(dtype.newbyteorder("="))
         if end != len(data):
             raise ValueError(f"{len(data)} bytes where {end} are announced")
-        words = text["words"]
+        header = text["header"]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise DataError(f"a message that cannot be read ({error})") from error
-    return kind.read(words, arrays)
+    return kind.read(header, arrays)
 
 
-def size(arrays):
+def size(arrays: Arrays) -> int:
     """Bytes of all arrays together."""
     return sum(array.nbytes for array in arrays.values())
 
 
-def digest(arrays, words=None):
-    """The sha256 of arrays and words, which changes with any bit, type, shape or name of them."""
-    found = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+def digest(arrays: Arrays, header: dict[str, Any] | None = None) -> str:
+    """The sha256 of arrays and a header, which changes with any bit, type, shape or name of them."""
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
-        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        total.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()

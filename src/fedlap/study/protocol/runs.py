@@ -2,19 +2,23 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 from fedlap.errors import ConfigError
-from fedlap.study.protocol import store
+from fedlap.study.protocol import checkpoint
+from fedlap.study.protocol.terms import Terms
 
 
-def folder(study):
+def folder(study: Any) -> Path:
     """Where the coordinator keeps its checkpoint."""
     return study.folder / "state" / "run"
 
 
 @contextmanager
-def only_one(study):
+def only_one(study: Any) -> Iterator[None]:
     """Hold the run while the block lasts. Two at once would each lead the sites on from states the other never saw."""
     path = folder(study) / "lock"
     with ExitStack() as stack:
@@ -31,21 +35,21 @@ def only_one(study):
         yield
 
 
-def set_aside(study, terms):
+def set_aside(study: Any, terms: Terms) -> Path | None:
     """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned."""
     path = folder(study) / "checkpoint.npz"
     if not path.exists():
         return None
-    header, _ = store.read(path)
-    if not header["finished"] and header["study"] != terms.digest:
+    progress = checkpoint.read_progress(path)
+    if not progress.finished and progress.study != terms.digest:
         raise ConfigError(
-            f"{path}: {header['round']} rounds are done of a run under another study.toml, and it has not finished; "
+            f"{path}: {progress.round} rounds are done of a run under another study.toml, and it has not finished; "
             "put that study.toml back to go on with it, or move this file away to give it up"
         )
-    if not header["finished"]:
+    if not progress.finished:
         raise ConfigError(
-            f"{path}: {header['round']} of {terms.last_round + 1} rounds are done; leave out --again to go on"
+            f"{path}: {progress.round} of {terms.last_round + 1} rounds are done; leave out --again to go on"
         )
-    kept = path.with_name(f"checkpoint-{header['run']}.npz")
+    kept = path.with_name(f"checkpoint-{progress.run}.npz")
     os.replace(path, kept)
     return kept

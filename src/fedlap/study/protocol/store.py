@@ -6,21 +6,44 @@ and the next round begins at the state the server knows of, not at one it never 
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlap.errors import DataError
 from fedlap.files import archive
+from fedlap.study.protocol.messages import Arrays, typed
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 
-FORMAT = 1
+FORMAT = 2
 BEGINNING = -1  # the stamp of the state before the first round
 
 
-def write(path, header, arrays):
-    archive.write(path, {"format": FORMAT, **header}, {f"array{name}": array for name, array in arrays.items()})
+@dataclass(frozen=True)
+class StoredSetup:
+    """What stays fixed for the whole run, at one site."""
+
+    data: str  # the fingerprint of the site's rows
+    arrays: Arrays  # what all members begin with, packed
 
 
-def read(path):
+@dataclass(frozen=True)
+class StoredRound:
+    """The state after a round, and the reply to it."""
+
+    round: int
+    base: int  # the round whose state it was computed from
+    request: str  # the digest of the request that it answers
+    facts: dict
+    arrays: Arrays  # the client's state, packed
+
+
+def write(path: Path, header: dict[str, Any], arrays: Arrays) -> None:
+    """Replace a file by one with this header and these arrays, whole or not at all."""
+    archive.write(path, {"format": FORMAT, **header}, arrays)
+
+
+def read(path: Path) -> tuple[dict[str, Any], Arrays]:
     """The header and the arrays of a file that `write` wrote."""
     try:
         header, arrays = archive.read(path)
@@ -28,38 +51,38 @@ def read(path):
             raise ValueError("another format")
     except ValueError as error:
         raise DataError(f"{path}: not a readable state file ({error}); restore it from a backup") from error
-    return header, {name.removeprefix("array"): array for name, array in arrays.items()}
+    return header, arrays
 
 
 class Store:
     """The files of one member in one run of one study."""
 
-    def __init__(self, folder, study, member, run):
+    def __init__(self, folder: str | Path, study: str, member: str, run: str):
         self.folder = Path(folder) / f"{member}-{study[:12]}-{run}"
         self.owner = {"study": study, "member": member, "run": run}
 
-    def save_setup(self, header, arrays):
-        """What stays fixed for the whole run."""
-        write(self.folder / "setup.npz", {**self.owner, **header}, arrays)
+    def save_setup(self, setup: StoredSetup) -> None:
+        """Keep what the run begins with."""
+        write(self.folder / "setup.npz", {**self.owner, "data": setup.data}, setup.arrays)
 
-    def setup(self):
-        """(header, arrays), or None before the run has begun here."""
+    def setup(self) -> StoredSetup | None:
+        """What the run began with, or None before it has begun here."""
         path = self.folder / "setup.npz"
-        return self._read(path) if path.exists() else None
+        return StoredSetup(*self._read(path, {"data": str})) if path.exists() else None
 
     @property
-    def begun(self):
+    def begun(self) -> bool:
         """Whether a round has been computed here."""
         return bool(self._stamps())
 
-    def answer(self, round, request):
-        """(header, arrays) of a round that was computed before for the very same request, or None."""
+    def answer(self, round: int, request: str) -> StoredRound | None:
+        """A round that was computed before for the very same request, or None."""
         if not self._path(round).exists():
             return None
-        header, arrays = self._read(self._path(round))
-        return (header, arrays) if header["request"] == request else None
+        stored = self._round(round)
+        return stored if stored.request == request else None
 
-    def state(self, stamp, round):
+    def state(self, stamp: int, round: int) -> Arrays | None:
         """The arrays after the round `stamp` to compute `round` from; None for the state before the first round."""
         stamps = self._stamps()
         if stamps and round < stamps[-1]:  # a message that was long under way; computing it would lose the newer state
@@ -67,7 +90,7 @@ class Store:
                 Reason.LATE,
                 f"{self.folder}: round {round} is over; this site has its state after round {stamps[-1]}",
             )
-        if stamp == BEGINNING and (not stamps or self._read(self._path(stamps[0]))[0]["base"] == BEGINNING):
+        if stamp == BEGINNING and (not stamps or self._round(stamps[0]).base == BEGINNING):
             return None
         if stamp not in stamps:
             here = f"after rounds {', '.join(map(str, stamps))}" if stamps else "before the first round only"
@@ -77,27 +100,33 @@ class Store:
                 f"its state {here}; expected a server that goes on where this site stopped, and the state folder that "
                 "this member has used so far",
             )
-        return self._read(self._path(stamp))[1]
+        return self._round(stamp).arrays
 
-    def save(self, round, base, request, header, arrays):
-        """The state after a round; of older files only the one it was computed from is kept."""
-        words = {**self.owner, **header, "round": round, "base": base, "request": request}
-        write(self._path(round), words, arrays)
+    def save(self, stored: StoredRound) -> None:
+        """Keep the state after a round; of older files only the one it was computed from stays."""
+        names = ("round", "base", "request", "facts")
+        header = {**self.owner, **{name: getattr(stored, name) for name in names}}
+        write(self._path(stored.round), header, stored.arrays)
         for stamp in self._stamps():
-            if stamp not in (round, base):
+            if stamp not in (stored.round, stored.base):
                 with suppress(FileNotFoundError):
                     self._path(stamp).unlink()
 
-    def _path(self, round):
+    def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.npz"
 
-    def _stamps(self):
+    def _stamps(self) -> list[int]:
         return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.npz"))
 
-    def _read(self, path):
+    def _round(self, round: int) -> StoredRound:
+        return StoredRound(*self._read(self._path(round), {"round": int, "base": int, "request": str, "facts": dict}))
+
+    def _read(self, path: Path, kinds: dict[str, type]) -> list[Any]:
+        """The values of these fields of a file's header, and its arrays."""
         with refusing(Reason.DAMAGED):
             header, arrays = read(path)
-        for name, value in self.owner.items():
-            if header.get(name) != value:
-                raise Refusal(Reason.DAMAGED, f"{path}: belongs to the {name} {header.get(name)}, not to {value}")
-        return header, arrays
+            for name, value in self.owner.items():
+                if header.get(name) != value:
+                    raise DataError(f"{path}: belongs to the {name} {header.get(name)}, not to {value}")
+            typed(str(path), header, {**dict.fromkeys(self.owner, str), **kinds})
+        return [*(header[name] for name in kinds), arrays]

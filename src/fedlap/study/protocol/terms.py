@@ -1,25 +1,27 @@
-"""What server and sites both build from the study file, so that all run the same compiled program.
+"""The terms of a study: what server and sites each build from the study file, so that all run the same program.
 
-Row numbers, batch shapes and the padding of every array are those of the whole federation. A site has its own rows
-in their places and zeros in everyone else's: gathering never reads those, and a program of the same shapes on
-the same numbers gives the same bits as the simulation that has all rows.
+A site has its own rows in its pool, numbered from 0, and nobody else's. Of the others it knows how many rows they have:
+its row numbers are padded to as many as the largest member has, because a sum over more terms, zeros at its end, may
+be rounded in another order. With the same padding on the same numbers it gives the same bits as the simulation that
+has all rows.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedlap.algebra.hyperparameters import check
 from fedlap.engines.memory import MemoryPoints
-from fedlap.engines.parties import Task
-from fedlap.engines.round import Method, initial
-from fedlap.engines.setup import draw_batches, make_setup
+from fedlap.engines.parties import Batches, Pool, Shard, Task
+from fedlap.engines.round import Method, State, initial
+from fedlap.engines.setup import Setup, as_leaves, draw_own_batches, make_pool, make_shards
 from fedlap.errors import ConfigError
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import as_model
-from fedlap.study.table.encoding import features, most_rows
+from fedlap.study.table.encoding import features, most_rows, numbers
 
 
 class Rows(NamedTuple):
@@ -31,19 +33,11 @@ class Rows(NamedTuple):
     test_labels: np.ndarray
 
 
-@dataclass(frozen=True)
-class Outline:
-    """A federation of which at most one client's rows are here, in the form the engines take."""
+class Start(NamedTuple):
+    """What the server, or a site, has before the first round."""
 
-    clients: tuple[str, ...]
-    inputs: np.ndarray
-    labels: np.ndarray
-    rows: tuple[np.ndarray, ...]
-    classes: int
-
-    @property
-    def sizes(self):
-        return np.array([len(rows) for rows in self.rows])
+    setup: Setup
+    first: State  # with one client for all
 
 
 @dataclass(frozen=True)
@@ -52,20 +46,19 @@ class Terms:
 
     digest: str
     members: tuple[str, ...]  # sorted: the order of summation
-    algorithm: Any
     model: Any
-    solver: Any
-    server_solver: Any
+    method: Method
     seed: int
     rounds: int
     classes: int
-    features: int
+    features: int  # of the model's inputs
+    numbers: int  # of the number columns among them
     share_points: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Refuse what must not run."""
-        for thing in (self.algorithm, self.solver, self.server_solver):
-            check(thing)
+        for part in self.method:
+            check(part)
         if list(self.members) != sorted(set(self.members)):
             raise ConfigError(f"members are {list(self.members)}; expected different names in alphabetical order")
         if self.algorithm.memory and not self.share_points:
@@ -75,64 +68,66 @@ class Terms:
             )
 
     @classmethod
-    def of(cls, study):
+    def of(cls, study: Any) -> "Terms":
         """The terms of a study file."""
         method = study.method
         return cls(
             digest=study.digest,
             members=tuple(member.name for member in study.members),
-            algorithm=method.make_algorithm(),
             model=method.make_model(),
-            solver=method.make_solver(),
-            server_solver=method.make_server_solver(),
+            method=Method(method.make_algorithm(), method.make_solver(), method.make_server_solver()),
             seed=study.seed,
             rounds=study.rounds,
             classes=len(study.target.classes),
             features=len(features(study)),
+            numbers=len(numbers(study)),
             share_points=study.share_points,
         )
 
     @property
-    def last_round(self):
+    def algorithm(self) -> Any:
+        """The algorithm of the method."""
+        return self.method.algorithm
+
+    @property
+    def last_round(self) -> int:
+        """The number of the last round; the first is 0."""
         return 0 if self.algorithm.one_shot else self.rounds - 1
 
     @property
-    def most_rows(self):
-        """Of one member; `begin` makes room for the rows of all."""
-        return most_rows(self.features, len(self.members))
+    def most_rows(self) -> int:
+        """How many rows one member may train on."""
+        return most_rows(self.features)
 
-    def begin(self, sizes, memory, member=None, rows=None):
-        """Everything that stays fixed during a run, as the given member sees it, or as the server does."""
-        ends = np.cumsum(sizes)
-        places = tuple(np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1]))
-        inputs, labels = np.zeros((ends[-1], self.features)), np.zeros(ends[-1], np.int32)
-        if member is not None:
-            mine = places[self.members.index(member)]
-            inputs[mine], labels[mine] = rows.inputs, rows.labels
-        outline = Outline(self.members, inputs, labels, places, self.classes)
-        task = Task(as_model(self.model), categorical, GaussNewton())
-        method = Method(self.algorithm, self.solver, self.server_solver)
-        setup = make_setup(task, method, outline, self.seed, memory or self.no_memory(len(sizes)))
-        return Fixed(self, outline, setup, initial(setup)._replace(round=0))
+    def server_start(self, sizes: np.ndarray, memory: MemoryPoints | None) -> Start:
+        """The start of the server, which has nobody's rows: one row of zeros gives the model its shape."""
+        memory = memory or self._no_memory()
+        nobody = np.zeros((1, self.features)), np.zeros(1, np.int32)
+        rows = np.zeros((len(self.members), 1), np.int32)
+        return self._start(make_pool(*nobody, memory), make_shards(self.members, sizes, rows, memory))
 
-    def no_memory(self, count):
+    def site_start(self, member: str, rows: Rows, sizes: np.ndarray, memory: MemoryPoints | None) -> Start:
+        """The start of one member, which has its own rows and is alone in its stack of shards."""
+        memory, place = memory or self._no_memory(), self.members.index(member)
+        own = np.zeros((1, max(sizes)), np.int32)
+        own[0, : len(rows.labels)] = np.arange(len(rows.labels))
+        everyone = make_shards(self.members, sizes, np.zeros((len(sizes), 1), np.int32), memory)
+        alone = jax.tree.map(lambda leaf: leaf[place : place + 1], everyone)
+        pool = make_pool(rows.inputs, rows.labels.astype(np.int32), memory)
+        return self._start(pool, alone._replace(rows=jax.numpy.asarray(own)))
+
+    def batches(self, member: str, count: int, round: int) -> Batches:
+        """The minibatches of a member with so many rows."""
+        return draw_own_batches(self.method.solver, member, np.arange(count, dtype=np.int32), self.seed, round)
+
+    def _start(self, pool: Pool, shards: Shard) -> Start:
+        task, key = Task(as_model(self.model), categorical, GaussNewton()), jax.random.key(self.seed)
+        setup = Setup(task, len(self.members), self.classes, as_leaves(self.method), pool, shards, key)
+        return Start(setup, initial(setup)._replace(round=0))
+
+    def _no_memory(self) -> MemoryPoints:
         """The shared points of an algorithm that shares none."""
+        count = len(self.members)
         return MemoryPoints(
             np.zeros((0, self.features), np.float32), np.zeros((count, 0), np.int32), np.zeros((count, 0))
         )
-
-
-class Fixed(NamedTuple):
-    """What one party has before the first round."""
-
-    terms: Terms
-    outline: Outline
-    setup: Any
-    first: Any  # the State before the first round, with one client for all
-
-    def batches(self, member, round):
-        """The minibatches of one member."""
-        chosen = np.array([name == member for name in self.terms.members])
-        every = draw_batches(self.terms.solver, self.outline, chosen, self.terms.seed, round)
-        k = int(np.argmax(chosen))
-        return k, type(every)(every.rows[k], every.steps[k])

@@ -1,9 +1,12 @@
-"""One cell: the number or category it holds, or what is wrong with it, in words."""
+"""Cells of a table: the number or category that one holds, or in words what is wrong with it."""
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 from fedlap.errors import nearest
+from fedlap.study.table.columns import Column
 from fedlap.study.table.problems import shown
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -19,11 +22,12 @@ class Unfit(Exception):
     """A cell that cannot be what its column is; the message is 'found X; expected Y'."""
 
 
-def is_empty(cell):
+def is_empty(cell: Any) -> bool:
+    """Whether a cell holds nothing but spaces: a missing value."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def read_number(cell, column):
+def read_number(cell: Any, column: Column) -> float | None:
     """The number in a cell, checked against the column's range."""
     if is_empty(cell):
         return MISSING
@@ -35,7 +39,7 @@ def read_number(cell, column):
     return value
 
 
-def read_category(cell, choices):
+def read_category(cell: Any, choices: Sequence[str]) -> int | None:
     """The place of a cell's text among the choices."""
     if is_empty(cell):
         return MISSING

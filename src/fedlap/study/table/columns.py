@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from fedlap.checks import is_number
 from fedlap.errors import ConfigError, unknown
 
 KINDS = ("number", "category")
@@ -134,6 +135,6 @@ def _categories(where, table, missing):
 
 def _bound(where, table, key, otherwise):
     value = table.get(key, otherwise)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (key in table and not math.isfinite(value)):
+    if key in table and not is_number(value):
         raise ConfigError(f"{where}.{key} is {value!r}; expected a number")
     return float(value)

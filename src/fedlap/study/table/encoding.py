@@ -6,18 +6,31 @@ go back to every site, which fills in, standardises and codes its own rows.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedlap.errors import DataError
 from fedlap.study.table.cells import LARGEST
+from fedlap.study.table.columns import Column
+from fedlap.study.table.table import Checked
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
 NEGLIGIBLE = 1e-13
-# Every party makes room for the rows of all: one member's false number of rows must not exhaust the others' memory.
-MOST_NUMBERS = 2**29  # of all members' rows, each padded to the longest
+# A site pads its row numbers to as many as the largest member has, and a solver without minibatches computes over as
+# many rows: one member's false number of rows must not exhaust the others' memory.
+MOST_NUMBERS = 2**29  # of one member's rows
 BESIDE_INPUTS = 16  # numbers that a row takes in the lists of rows and of minibatches
+
+
+class Statistics(NamedTuple):
+    """Of one member's training rows; arrays hold one value for each number column, in the study's order."""
+
+    rows: np.ndarray  # []
+    count: np.ndarray  # of the values that are there
+    sum: np.ndarray
+    sum_of_squares: np.ndarray
 
 
 class Pooled(NamedTuple):
@@ -29,12 +42,12 @@ class Pooled(NamedTuple):
     deviations: np.ndarray  # of the population; 1 where the column is constant
 
 
-def numbers(study):
+def numbers(study: Any) -> list[Column]:
     """The number columns, in order."""
     return [column for column in study.columns if column.kind == "number"]
 
 
-def features(study) -> tuple[str, ...]:
+def features(study: Any) -> tuple[str, ...]:
     """The names of the model's inputs: each number, and each category but the first, which is all others being 0."""
     names = []
     for column in study.columns:
@@ -46,57 +59,51 @@ def features(study) -> tuple[str, ...]:
     return tuple(names)
 
 
-def most_rows(features: int, members: int) -> int:
-    """How many rows each member may train on."""
-    return MOST_NUMBERS // (members * (features + BESIDE_INPUTS))
+def most_rows(features: int) -> int:
+    """How many rows a member may train on, however many members there are."""
+    return MOST_NUMBERS // (features + BESIDE_INPUTS)
 
 
-def statistics(study, train) -> dict[str, np.ndarray]:
+def statistics(study: Any, train: Checked) -> Statistics:
     """What a site sends before the first round: sums are rounded once, so that the order of rows cannot matter."""
     present = [_present(train.values[column.name]) for column in numbers(study)]
-    return checked_statistics(
-        study,
-        train.path.name,
-        {
-            "rows": np.array(len(train), np.float64),
-            "count": np.array([len(values) for values in present], np.float64),
-            "sum": np.array([math.fsum(values) for values in present], np.float64),
-            "sum_of_squares": np.array([math.fsum(values * values) for values in present], np.float64),
-        },
+    made = Statistics(
+        rows=np.array(len(train), np.float64),
+        count=np.array([len(values) for values in present], np.float64),
+        sum=np.array([math.fsum(values) for values in present], np.float64),
+        sum_of_squares=np.array([math.fsum(values * values) for values in present], np.float64),
     )
+    check_statistics(study, train.path.name, made)
+    return made
 
 
-def checked_statistics(study, who, given) -> dict[str, np.ndarray]:
-    """The statistics, if they can be those of a site that may join; the site asks itself, the server asks again."""
+def check_statistics(study: Any, source: str, given: Statistics) -> None:
+    """DataError unless they can be those of a site that may join; the site asks itself, the server asks again."""
     columns = [column.name for column in numbers(study)]
-    shapes = {"rows": (), "count": (len(columns),), "sum": (len(columns),), "sum_of_squares": (len(columns),)}
-    if set(given) != set(shapes):
-        raise DataError(f"{who}: statistics named {sorted(given)}; expected {sorted(shapes)}")
-    for name, shape in shapes.items():
-        array = given[name]
+    for name, array in given._asdict().items():
+        shape = () if name == "rows" else (len(columns),)
         if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
-            raise DataError(f"{who}: statistics {name!r} of shape {array.shape}; expected finite float64 of {shape}")
-    rows, counts, sums, squares = (given[name] for name in shapes)
+            raise DataError(f"{source}: statistics {name!r} of shape {array.shape}; expected finite float64 of {shape}")
+    rows, counts, sums, squares = given
     if rows < study.minimum_rows or rows % 1:
-        raise DataError(f"{who}: {rows:g} training rows; expected at least {study.minimum_rows} (minimum_rows)")
-    most = most_rows(len(features(study)), len(study.members))
+        raise DataError(f"{source}: {rows:g} training rows; expected at least {study.minimum_rows} (minimum_rows)")
+    most = most_rows(len(features(study)))
     if rows > most:
-        raise DataError(f"{who}: {rows:g} training rows; expected at most {most} in a study of this size")
+        raise DataError(f"{source}: {rows:g} training rows; expected at most {most}, with this many inputs")
     for column, count, total, square in zip(columns, counts, sums, squares, strict=True):
         if count % 1 or not 0 <= count <= rows:
-            raise DataError(f"{who}, column {column}: {count:g} values in {rows:g} rows; expected at most one a row")
+            raise DataError(f"{source}, column {column}: {count:g} values in {rows:g} rows; expected at most one a row")
         if 0 < count < study.minimum_rows:
             raise DataError(
-                f"{who}, column {column}: {count:g} of {rows:g} training rows have a value; expected none or at least "
-                f"{study.minimum_rows} (minimum_rows): a sum over so few would tell about single patients"
+                f"{source}, column {column}: {count:g} of {rows:g} training rows have a value; expected none or at "
+                f"least {study.minimum_rows} (minimum_rows): a sum over so few would tell about single patients"
             )
         possible = abs(total) <= count * LARGEST and square <= count * LARGEST**2
         if not possible or total * total > count * square * (1 + 1e-9):
-            raise DataError(f"{who}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
-    return given
+            raise DataError(f"{source}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
 
 
-def warnings(study, train) -> list[str]:
+def warnings(study: Any, train: Checked) -> list[str]:
     """In words, which categories and classes so few training rows have that contributions may tell of single patients.
 
     They are no reason to refuse: what a category's few rows tell is the member's to judge, and so is merging it.
@@ -121,19 +128,18 @@ def warnings(study, train) -> list[str]:
     ]
 
 
-def pool(given) -> Pooled:
-    """The members' statistics added up; each sum is rounded once."""
-    totals = {name: _total([one[name] for one in given]) for name in ("rows", "count", "sum", "sum_of_squares")}
-    counts = totals["count"]
+def pool(given: Iterable[Statistics]) -> Pooled:
+    """The members' statistics added up, and what follows from the sums; each is rounded once."""
+    rows, counts, sums, sums_of_squares = (_total(arrays) for arrays in zip(*given, strict=True))
     divisors = np.maximum(counts, 1)  # a column that nobody recorded has mean 0
-    means, squares = totals["sum"] / divisors, totals["sum_of_squares"] / divisors
+    means, squares = sums / divisors, sums_of_squares / divisors
     variances = squares - means * means
     constant = variances <= NEGLIGIBLE * squares
     deviations = np.sqrt(np.where(constant, 1.0, variances))
-    return Pooled(totals["rows"], counts, means, deviations)
+    return Pooled(np.asarray(rows), counts, means, deviations)
 
 
-def encode(study, checked, pooled) -> tuple[np.ndarray, np.ndarray | None]:
+def encode(study: Any, checked: Checked, pooled: Pooled) -> tuple[np.ndarray, np.ndarray | None]:
     """The model's inputs, float32 [rows, features], and the labels."""
     inputs = np.empty((len(checked), len(features(study))), np.float32)
     place, number = 0, 0

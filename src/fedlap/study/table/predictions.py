@@ -2,13 +2,17 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedlap.files import atomic
+from fedlap.study.table.table import Checked
 
 
-def write(path, classes, checked, probabilities):
-    """Rows that the study drops are there too, with empty cells."""
+def write(path: str | Path, classes: Sequence[str], checked: Checked, probabilities: np.ndarray) -> None:
+    """Write the probabilities of a file's rows; rows that the study drops are there too, with empty cells."""
     path = Path(path)
     lines = {row: [""] * len(classes) for row in checked.dropped.tolist()}
     for row, values in zip(checked.row_numbers.tolist(), probabilities.tolist(), strict=True):

@@ -1,8 +1,9 @@
-"""A site's file against the study: every cell is checked before anything else happens, and all problems are told."""
+"""A site's table, checked: every cell of its file is held against the study, and all problems are told at once."""
 
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Checked:
         return digest.hexdigest()
 
 
-def check(study, path) -> Checked:
+def check_file(study: Any, path: str | Path) -> Checked:
     """A file with the target, to take part in the study."""
     checked = _check(study, Path(path), with_target=True)
     rows = len(checked)
@@ -67,7 +68,7 @@ def check(study, path) -> Checked:
     return checked
 
 
-def check_inputs(study, path) -> Checked:
+def check_inputs(study: Any, path: str | Path) -> Checked:
     """A file of new patients: the target may be absent and is not looked at, and one row is enough."""
     checked = _check(study, Path(path), with_target=False)
     if not len(checked) and not len(checked.dropped):

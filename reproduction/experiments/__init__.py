@@ -1,0 +1,1 @@
+"""Single questions about the paper's numbers; what each prints is in results/."""
