@@ -17,14 +17,17 @@ from fedlap.algebra.pytrees import pytree
 
 @pytree
 class Quadratic:
-    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre or a slope that is a plain 0.0 is absent."""
+    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre that is None is zero.
+
+    A slope of zero is a number and is added like any other: without it the compiler would round the rest otherwise.
+    """
 
     A: object
     c: object
     r: object
 
     def __add__(self, other):
-        centre = other.c if _absent(self.c) else self.c
+        centre = other.c if self.c is None else self.c
         curvature = other.A if self.A is FLAT else self.A if other.A is FLAT else self.A + other.A
         return Quadratic(curvature, centre, self._slope_at(centre) + other._slope_at(centre))
 
@@ -43,7 +46,10 @@ class Quadratic:
     __rmul__ = __mul__
 
     def _slope_at(self, centre):
-        return self.r if self.c is centre else self.r + self.A @ (centre - self.c)
+        """The slope at another centre. At its own, the very same vector, there is nothing to add; at a copy, zeros."""
+        if self.c is centre or self.A is FLAT:
+            return self.r
+        return self.r + self.A @ (centre if self.c is None else centre - self.c)
 
     def __call__(self, w):
         return _value(jax.lax.stop_gradient(self), w)
@@ -54,30 +60,32 @@ def fold(q):
 
     One without curvature has none, and stays as it is.
     """
-    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _absent(q.r):
-        return Quadratic(q.A, q.c - q.r / q.A.scale, 0.0)
+    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _is_zero(q.r):
+        shift = q.r / q.A.scale
+        return Quadratic(q.A, -shift if q.c is None else q.c - shift, 0.0)
     return q
 
 
-def _absent(part):
-    return isinstance(part, float)
-
-
 def _is_zero(number):
+    """Whether a number is known to be zero: one inside a compiled program never is."""
     return isinstance(number, float) and number == 0
 
 
 # The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
 @jax.custom_jvp
 def _value(q, w):
-    x = w - q.c
+    x = _from_centre(q, w)
     return (q.A @ x / 2 + q.r) @ x
 
 
 @_value.defjvp
 def _value_jvp(primals, tangents):
     (q, w), (_, dw) = primals, tangents
-    return _value(q, w), (q.A @ (w - q.c) + q.r) @ dw
+    return _value(q, w), (q.A @ _from_centre(q, w) + q.r) @ dw
+
+
+def _from_centre(q, w):
+    return w if q.c is None else w - q.c
 
 
 IDENTITY = Isotropic(1.0)
@@ -86,9 +94,9 @@ FLAT = Isotropic(0.0)  # no curvature: known by itself, because inside a compile
 
 def linear(v):
     """w ↦ vᵀw."""
-    return Quadratic(FLAT, 0.0, v)
+    return Quadratic(FLAT, None, v)
 
 
-def square(S=IDENTITY, *, around=0.0):
+def square(S=IDENTITY, *, around=None):
     """w ↦ (w − m)ᵀS(w − m); m is zero unless given."""
     return Quadratic(2 * S, around, 0.0)
