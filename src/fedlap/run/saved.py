@@ -17,6 +17,7 @@ from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import atomic
+from fedlap.files.described import read_described, read_description
 from fedlap.files.folders import PathLike, new_folder
 from fedlap.models import blueprint
 from fedlap.models.curvature import GaussNewton
@@ -67,7 +68,7 @@ def load(
 ) -> tuple[Fit, np.ndarray, np.ndarray, np.ndarray, dict[str, Metrics]]:
     """What `save` was given, all of it checked."""
     folder = Path(folder)
-    words = _words(folder / WORDS)
+    words = read_description(folder / WORDS, (FORMAT,), "history", "saved")
     try:
         arrays = _arrays(folder / ARRAYS, words["sha256"])
         fit = _fit(folder, words, arrays, model, likelihood)
@@ -109,26 +110,8 @@ def _fit(
     return Fit(words["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
 
 
-def _words(path: Path) -> dict[str, Any]:
-    try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the folder of a saved history") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error})") from error
-    found = words.get("format") if isinstance(words, dict) else None
-    if found != FORMAT:
-        raise DataError(f"{path}: a history of format {found!r}; this fedlap reads format {FORMAT}")
-    return words
-
-
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(f"{path}: not the file that {WORDS} was written for; it is damaged, or of another run")
+    content = read_described(path, sha256, WORDS)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return dict(file)
