@@ -1,10 +1,14 @@
 """Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
 
-from typing import NamedTuple
+import importlib.util
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedlap.errors import ConfigError
 from fedlap.files.atomic import replacing
+
+CURE = "to get it: pip install matplotlib, or fedlap[plots]"
 
 
 class Line(NamedTuple):
@@ -37,7 +41,15 @@ def name_axes(axis, label):
     axis.grid(alpha=0.3)
 
 
-def pyplot():
+def can_draw() -> bool:
+    """Whether the plotting library is installed, which is an extra."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def pyplot() -> Any:
+    """The plotting library, set to draw into files; an error that says how to get it if it is not here."""
+    if not can_draw():
+        raise ConfigError(f"pictures need matplotlib, which is not here; {CURE}")
     import matplotlib
 
     matplotlib.use("Agg")  # files only, no window
