@@ -62,7 +62,7 @@ RIGHT = {
     "2.0 * history.fit.w + history.fit.w": "Vector",
     "fedlap.errors.ConfigError": "type[ConfigError]",
     'fedlap.study.check_file(fedlap.study.Study.read("study.toml"), "va.csv")': "Checked",
-    'fedlap.study.load("model").pooled.counts': "ndarray[_AnyShape, dtype[Any]]",
+    'fedlap.study.load("model").pooled': "Pooled",
 }
 
 
