@@ -25,6 +25,7 @@ PAGES = [
 
 BEGIN = """
 import fedlap
+import fedlap.study
 
 federation, model = fedlap.data.heart(), fedlap.logistic()
 settings = [(fedlap.FedLap(delta=1.0), fedlap.adam(epochs=1))]
@@ -46,6 +47,8 @@ MISTAKES = {
     "fedlap.newton(step=3)": '"step"',
     "history.acuracy": '"acuracy"',
     "fedlap.FedLab": '"FedLab"',
+    'fedlap.study.check_file("study.toml", "va.csv")': '"study"',
+    'fedlap.study.Coordinator.of(fedlap.study.Study.read("study.toml"), "127.0.0.1")': '"transport"',
 }
 RIGHT = {
     "fedlap.FedLap(delta=1.0, rho=fedlap.evenly)": "FedLap",
@@ -58,6 +61,8 @@ RIGHT = {
     "federation.hold_out(0.2, seed=0)": "Federation",
     "2.0 * history.fit.w + history.fit.w": "Vector",
     "fedlap.errors.ConfigError": "type[ConfigError]",
+    'fedlap.study.check_file(fedlap.study.Study.read("study.toml"), "va.csv")': "Checked",
+    'fedlap.study.load("model").pooled': "Pooled",
 }
 
 

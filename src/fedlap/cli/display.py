@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from rich import box
 from rich.console import Console
@@ -38,8 +39,10 @@ class Display:
         self.live.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.live.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.__exit__(kind, error, trace)
         if not self.progress.tasks:
             return  # nothing had begun, and the error says why
         if not self.console.is_terminal:
@@ -50,6 +53,7 @@ class Display:
         self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
 
     def show(self, event: Planned | Advanced | Finished) -> None:
+        """Take in an event."""
         if isinstance(event, Planned):
             self._plan(event)
         elif isinstance(event, Advanced):

@@ -146,7 +146,7 @@ def load(folder: str | Path) -> Fitted:
             raise DataError(f"{folder / CARD}: its {what} are not those of its study; the file has been changed")
     arrays = _safetensors().load(read_described(folder / ARRAYS, given[-1], CARD))
     weights, precision = _trees(folder / ARRAYS, study, arrays)
-    pooled = encoding.Pooled(np.float64(rows), counts, means, deviations)
+    pooled = encoding.Pooled(np.array(rows, np.float64), counts, means, deviations)
     return Fitted(folder, study, pooled, weights, precision, card)
 
 
@@ -165,10 +165,10 @@ def _trees(path, study, arrays):
     inputs = jax.ShapeDtypeStruct((1, len(encoding.features(study))), jnp.float32)
     model, classes = study.method.make_model(), len(study.target.classes)
     like = jax.eval_shape(lambda key: model.init(key, inputs, classes), jax.random.key(0))
-    trees = {"weights": like, "precision": None}
+    trees: dict[str, Any] = {"weights": like, "precision": None}
     if "precision.matrix" in arrays:
         size = Vector(like).size
-        trees["precision"] = Full(jax.ShapeDtypeStruct((size, size), jnp.float32))
+        trees["precision"] = jax.eval_shape(lambda: Full(jnp.zeros((size, size), jnp.float32)))
     elif any(name.startswith("precision") for name in arrays):
         trees["precision"] = Diagonal(Vector(like))
     expected = {name for prefix, tree in trees.items() for name in _shapes(prefix, tree)}
