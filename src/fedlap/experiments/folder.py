@@ -20,7 +20,7 @@ CONFIGURATION, RESULTS, TABLE, CURVES = "configuration.json", "results.jsonl", "
 
 
 def begin(sweep: Sweep, folder: Path) -> None:
-    """Write down what is going to happen."""
+    """Make the folder of an experiment, and write down in it what is going to happen."""
     if (folder / CONFIGURATION).exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
     results_folder(folder)
@@ -28,7 +28,7 @@ def begin(sweep: Sweep, folder: Path) -> None:
 
 
 def reopen(folder: Path) -> Sweep:
-    """What is to run in a folder that `begin` made."""
+    """The experiment of a folder that `begin` made."""
     path = folder / CONFIGURATION
     if not path.is_file():
         what = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"

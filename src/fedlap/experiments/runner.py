@@ -13,6 +13,7 @@ import jax
 
 from fedlap import __version__
 from fedlap.errors import ConfigError
+from fedlap.experiments.cell import Cell
 from fedlap.experiments.choose import winners
 from fedlap.experiments.jobs import (
     Advanced,
@@ -28,9 +29,10 @@ from fedlap.experiments.jobs import (
     run_one,
 )
 from fedlap.experiments.results import Result, precision, writer
-from fedlap.experiments.sweep import Cell, Sweep
+from fedlap.experiments.sweep import Sweep
 from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
+from fedlap.settings.arguments import Table
 
 
 class Planned(NamedTuple):
@@ -45,6 +47,7 @@ class Planned(NamedTuple):
 
     @property
     def cells(self) -> list[Cell]:
+        """The cells of all jobs."""
         return [cell for job in self.jobs for cell in job]
 
 
@@ -53,7 +56,7 @@ def carry_out(
     path: str | Path,
     data_dir: Path | None = None,
     jobs: int | None = None,
-    quick: dict | None = None,
+    quick: dict[str, list[Table]] | None = None,
     version: str = __version__,
 ) -> Iterator[Planned | Advanced | Finished]:
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
@@ -64,8 +67,8 @@ def carry_out(
     if sweep.precision not in (None, precision()):
         raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
     conditions = Conditions(data_dir, sweep.watch_train, Path(f"{path}.checkpoints"))
-    with data_kept(), writer(path) as (found, append):
-        results = {each.cell: each for each in found if each.serves(sweep.watch_train)}
+    with data_kept(), writer(path) as (earlier, append):
+        results = {result.cell: result for result in earlier if result.serves(sweep.watch_train)}
         for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
             if phase == "search":
                 cells, later = sweep.search(), _missing(sweep.final(), results) if sweep.finals == "all" else None
@@ -95,7 +98,7 @@ def _plan(
     results: dict[str, Result],
     conditions: Conditions,
     jobs: int | None,
-) -> tuple[Planned, Iterator]:
+) -> tuple[Planned, Iterator[Advanced | Finished]]:
     """What a phase has left to do, and the steps of doing it.
 
     XLA adds up in as many parts as it has cores, so a run that is left over gets no more of them than beside the
@@ -142,3 +145,4 @@ def _report(run: Callable, item: object, tell: Callable) -> Finished:
         if isinstance(step, Finished):
             return step
         tell(step)
+    raise AssertionError("the last step of a run is Finished")
