@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from fedlap import __version__
 from fedlap.cli.main import app
-from fedlap.experiments import results
+from fedlap.errors import ConfigError
+from fedlap.experiments import plots, results
 from fedlap.experiments import sweep as cells
 from fedlap.study.agreement import example
 
@@ -379,3 +380,15 @@ def test_one_command_runs_a_file_with_a_sweep_and_one_without(finished):
     assert file.returncode == 0 and "rounds to 50 %" in file.stdout
     found = {(each.algorithm, each.seed): each.curves for each in results.load(folder / "small.jsonl")}
     assert found == curves(folder / "out")
+
+
+def test_without_the_plotting_library_all_but_the_picture_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "can_draw", lambda: False)
+    folder = tmp_path / "results"
+    short = ["fedavg", "--set", "rounds=1", "--set", "seeds=[0]"]
+    result = CliRunner().invoke(app, ["run", *short, "--output", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "curves.png is not drawn" in result.output and "fedlap[plots]" in result.output
+    assert {path.name for path in folder.iterdir()} == {"configuration.json", "results.jsonl", "table.md"}
+    with pytest.raises(ConfigError, match="pictures need matplotlib"):
+        plots.pyplot()

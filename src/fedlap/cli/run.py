@@ -97,7 +97,7 @@ def train(
 
     from fedlap.cli.display import show_table
     from fedlap.experiments import folder as folders
-    from fedlap.experiments import results, summary
+    from fedlap.experiments import plots, results, summary
     from fedlap.files import atomic
     from fedlap.stopping import resumable
 
@@ -123,9 +123,14 @@ def train(
         if folder is not None and shown is not None:
             winners, text = shown
             atomic.write(folder / folders.TABLE, text.markdown())
-            summary.curves(winners, sweep.name, folder / folders.CURVES)
+            if plots.can_draw():
+                summary.curves(winners, sweep.name, folder / folders.CURVES)
+            else:
+                missing = f"{folders.CURVES} is not drawn: matplotlib is not here; {plots.CURE}"
+                console.print(missing, soft_wrap=True, markup=False)
     if folder is not None:
-        written = ", ".join([folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION])
+        files = (folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION)
+        written = ", ".join(name for name in files if (folder / name).exists())
         console.print(f"Written: {folder}/{written}", soft_wrap=True)  # a path in two lines is nothing to copy
 
 

@@ -23,7 +23,7 @@ from fedlap.engines.setup import Plan, Setup
 from fedlap.engines.vectorised import federated_round
 
 
-class Run(Protocol):
+class BatchRun(Protocol):
     """What is asked of a simulation."""
 
     @property
@@ -77,7 +77,7 @@ class Prepared(NamedTuple):
     states: State  # [seeds, settings, …]
 
 
-def prepare(runs: Sequence[Sequence[Run]]) -> Prepared:
+def prepare(runs: Sequence[Sequence[BatchRun]]) -> Prepared:
     """From simulations, one list of settings for each seed.
 
     Arrays are put together on the host: nothing to compile.

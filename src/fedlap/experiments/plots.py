@@ -1,10 +1,12 @@
 """Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
 
+import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedlap.errors import ConfigError
 from fedlap.files.atomic import replacing
 from fedlap.files.folders import PathLike
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CURE = "to get it: pip install matplotlib, or fedlap[plots]"
 Curves = Sequence[Sequence[float | None] | np.ndarray]  # a number a round of each run; None where there is none
 
 
@@ -48,8 +51,15 @@ def name_axes(axis: "Axes", label: str) -> None:
     axis.grid(alpha=0.3)
 
 
+def can_draw() -> bool:
+    """Whether the plotting library is installed, which is an extra."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def pyplot() -> Any:
-    """The module `matplotlib.pyplot`, which draws to files only."""
+    """The plotting library, set to draw into files; an error that says how to get it if it is not here."""
+    if not can_draw():
+        raise ConfigError(f"pictures need matplotlib, which is not here; {CURE}")
     import matplotlib
 
     matplotlib.use("Agg")  # no window
