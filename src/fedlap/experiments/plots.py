@@ -2,13 +2,13 @@
 
 import importlib.util
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedlap.errors import ConfigError
 from fedlap.files.atomic import replacing
-from fedlap.files.folders import PathLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,8 @@ class Line(NamedTuple):
 
 
 def accuracy_and_nll(
-    lines: Iterable[Line], title: str, path: PathLike, accuracies: tuple[float, float] | None = None
-) -> PathLike:
+    lines: Iterable[Line], title: str, path: Path, accuracies: tuple[float, float] | None = None
+) -> Path:
     """A PNG of both over rounds, mean and spread over each line's runs; `accuracies` are the ends of its axis."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
@@ -68,7 +68,7 @@ def pyplot() -> Any:
     return plt
 
 
-def save(figure: "Figure", path: PathLike) -> PathLike:
+def save(figure: "Figure", path: Path) -> Path:
     """Write a figure as a PNG and close it; returns the path."""
     with replacing(path) as file:
         figure.savefig(file, dpi=130, format="png")
