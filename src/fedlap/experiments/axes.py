@@ -1,4 +1,4 @@
-"""Axes of a grid: which key of a spec one sets, and whether it can."""
+"""Axes of a grid: the keys of a spec that they set, and checks of both."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def means(word: str, value: Any, of: Domain) -> bool:
 
 
 def _readings(word: str) -> Iterator[Any]:
-    """What a word may be: a value of TOML, itself, or a number that Python knows and TOML does not, as `.1`."""
+    """The values that a word may be: one of TOML, itself, or a number that Python knows and TOML does not, as `.1`."""
     yield plain_value(word)
     yield word
     try:

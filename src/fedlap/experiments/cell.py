@@ -1,4 +1,4 @@
-"""A cell of a grid: one run, and what makes two of them the same."""
+"""A cell of a grid: one run, with a digest that tells it from others."""
 
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """A hash of all that was said in a spec and can change a result: two cells that share it are the same.
+        """A hash of all that a spec says and that can change a result: two cells that share it are the same.
 
         That is not the name of a file, nor an accuracy to look out for. [server_solver] counts for every method, even
         for those whose server minimises nothing.

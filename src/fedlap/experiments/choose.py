@@ -1,4 +1,4 @@
-"""Which setting wins: by the test set, as the paper seems to, or by rows held out of each client, as one should."""
+"""Choice of a setting: by the test set, as the paper seems to, or by rows held out of each client, as one should."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ PAPER, HONEST = "paper", "honest"  # the best test value of the grid; the best v
 
 
 class Chosen(NamedTuple):
-    """A setting that won, and what it was chosen by."""
+    """A setting that won, with its score."""
 
     setting: Table
     score: float

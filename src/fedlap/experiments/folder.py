@@ -31,12 +31,12 @@ def reopen(folder: Path) -> Sweep:
     """The experiment of a folder that `begin` made."""
     path = folder / CONFIGURATION
     if not path.is_file():
-        what = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"
-        raise DataError(f"{folder}: cannot be resumed, {what}; expected a results folder of fedlap run")
+        reason = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"
+        raise DataError(f"{folder}: cannot be resumed, {reason}; expected a results folder of fedlap run")
     try:
         table = json.loads(path.read_text())
         table.pop("fedlap")
         return cells.again(table)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
-        raise DataError(f"{path}: cannot be resumed ({why}); expected what fedlap run has written there") from error
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{path}: cannot be resumed ({reason}); expected what fedlap run has written there") from error

@@ -35,7 +35,7 @@ _setting_up = threading.Lock()
 
 
 class Advanced(NamedTuple):
-    """A run, or a batch of them, has finished a round."""
+    """The event after a round of a run, or of a batch of them."""
 
     cells: list[Cell]
     round: int
@@ -43,7 +43,7 @@ class Advanced(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The last round of a run, or of a batch of them."""
+    """The event after the last round of a run, or of a batch of them: its results."""
 
     results: list[Result]
     checkpoint: Path  # of no use once the results are on disk
@@ -51,7 +51,7 @@ class Finished(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What all runs of a call have in common."""
+    """The conditions that all runs of a call share."""
 
     data_dir: Path | None
     watch_train: bool
@@ -83,7 +83,7 @@ def data_kept() -> Iterator[None]:
 
 
 def _data(cell: Cell, conditions: Conditions) -> tuple[Federation, dict[str, tuple]]:
-    """The federation to train on, and what to watch besides its test set."""
+    """The federation to train on, and the sets to watch besides its test set."""
     federation = _federation(json.dumps(cell.spec.federation_arguments(cell.seed, conditions.data_dir)))
     watch = {}
     if cell.held_out:
@@ -119,7 +119,7 @@ def _curves(cell: Cell, history: History) -> dict[str, Curve]:
 
 
 def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
-    """Of each run that diverged, since when and what to change."""
+    """A line for each run that diverged: since when, and what to change."""
     lost = []
     for cell, history in zip(cells, ended, strict=True):
         if history.diverged:

@@ -1,4 +1,4 @@
-"""What runs leave behind: a file with one JSON line each, only ever appended to."""
+"""Results of runs: a file with one JSON line a run, only ever appended to."""
 
 import fcntl
 import json
@@ -93,12 +93,12 @@ class Result:
         )
 
     def serves(self, watch_train: bool) -> bool:
-        """Whether it may stand for a run made here and now; a digest knows of none of these."""
+        """Whether it may stand for a run made here and now. A digest does not know of what is asked here."""
         return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
 
     @property
     def group(self) -> tuple[str, str, float]:
-        """What the results of several seeds have in common."""
+        """The key that the results of several seeds share."""
         return self.algorithm, json.dumps(self.setting, sort_keys=True), self.held_out
 
     @property
@@ -161,7 +161,7 @@ def _whole(line: bytes) -> bool:
 
 @contextmanager
 def writer(path: PathLike) -> Iterator[tuple[list[Result], Callable[[Iterable[Result]], None]]]:
-    """What the file holds, and a function that appends results, each whole and on disk before it returns.
+    """The results in a file, and a function that appends further ones, each whole and on disk before it returns.
 
     One writer a file.
     """

@@ -36,7 +36,7 @@ from fedlap.settings.arguments import Table
 
 
 class Planned(NamedTuple):
-    """A phase, the search or the final runs, is about to begin: jobs of one cell, or of those that are one program."""
+    """The event before a phase, the search or the final runs: jobs of one cell, or of those that are one program."""
 
     phase: str
     jobs: list[list[Cell]]
@@ -99,7 +99,7 @@ def _plan(
     conditions: Conditions,
     jobs: int | None,
 ) -> tuple[Planned, Iterator[Advanced | Finished]]:
-    """What a phase has left to do, and the steps of doing it.
+    """The plan of what a phase has left to do, and the steps of doing it.
 
     XLA adds up in as many parts as it has cores, so a run that is left over gets no more of them than beside the
     others: resumed, it comes to the same bits.
@@ -130,7 +130,7 @@ def _divided(cells: list[Cell] | None, divide: Callable) -> list[list[Cell]] | N
 
 
 def _missing(cells: Iterable[Cell], results: dict[str, Result]) -> list[Cell]:
-    """Each cell once that has no result."""
+    """The cells that have no result, each of them once."""
     return list({cell.digest: cell for cell in cells if cell.digest not in results}.values())
 
 
@@ -140,7 +140,7 @@ def _in_turn(run: Callable, items: Iterable) -> Iterator:
 
 
 def _report(run: Callable, item: object, tell: Callable) -> Finished:
-    """The steps of `run(item)` told one by one, and the last one returned."""
+    """Tell the steps of `run(item)` one by one, and return the last one."""
     for step in run(item):
         if isinstance(step, Finished):
             return step

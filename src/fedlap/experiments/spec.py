@@ -58,7 +58,7 @@ class Spec(MethodSettings):
         return load(**self.federation_arguments(seed, data_dir))
 
     def federation_arguments(self, seed: int, data_dir: str | Path | None = None) -> Table:
-        """The data set's name and the arguments of its function; only some are divided anew for every seed."""
+        """The data set's name and the arguments of its function. Not every data set is divided anew for every seed."""
         options = dict(self.federation)
         name = options.pop("dataset")
         for key, source in from_run(LOADERS[name]).items():
@@ -86,8 +86,8 @@ def is_file(word: str) -> bool:
         return True
     if word in ALGORITHMS or not Path(word).exists():
         return False
-    what = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
-    raise ConfigError(f"{word}: {what}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
+    reason = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
+    raise ConfigError(f"{word}: {reason}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
 
 
 def read_table(path: str | Path | None = None) -> tuple[str, Table]:

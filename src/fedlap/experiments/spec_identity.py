@@ -1,4 +1,4 @@
-"""What makes two specs the same: what was said in their sections, whatever the specs are called."""
+"""The identity of a spec: what is said in its sections, whatever the spec is called."""
 
 import dataclasses
 
@@ -11,11 +11,12 @@ from fedlap.settings.method import of_method
 
 
 def of_spec(spec: Spec) -> dict[str, Form]:
-    """What was said in all sections: two specs that share it are of the same runs."""
+    """The identity of a spec, section by section: two specs that share it are of the same runs."""
     return {"federation": _federation(spec.federation), "train": _train(spec.train), **of_method(spec)}
 
 
 def _federation(table: Table) -> dict[str, Form]:
+    """The identity of [federation]."""
     arguments = dict(table)
     name = arguments.pop("dataset")
     loader = LOADERS[name]
@@ -25,7 +26,7 @@ def _federation(table: Table) -> dict[str, Form]:
 
 
 def _train(train: Train) -> dict[str, Form]:
-    """What was said in [train]. A participation of 1 is one client, of 1.0 all of them: a count is put into words."""
+    """The identity of [train]. A participation of 1 is one client, of 1.0 all of them: a count is put into words."""
     arguments = {field.name: getattr(train, field.name) for field in dataclasses.fields(train)}
     if isinstance(train.participation, int):
         arguments["participation"] = f"{train.participation} clients"

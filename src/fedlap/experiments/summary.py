@@ -1,4 +1,4 @@
-"""What came out, made from the results on disk: each algorithm's runs on all rows, as a table and a picture."""
+"""The summary of results on disk: each algorithm's runs on all rows, as a table and a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +78,7 @@ def summarise(sweep: Sweep, results: list[Result]) -> list[Winner]:
 
 
 def _winner(sweep: Sweep, results: list[Result], algorithm: str, suffix: str) -> Winner | None:
+    """The winner of an algorithm; None if its runs on all rows are not there."""
     tried = [run for run in results if run.algorithm == algorithm]
     searched = sweep.validation > 0 and any(run.held_out > 0 for run in tried)
     chosen = choose(tried, algorithm, HONEST if searched else PAPER, sweep.finals)
@@ -105,7 +106,7 @@ def first_round(accuracy: Sequence[float | None], target: float) -> int | None:
 
 
 class Text(NamedTuple):
-    """A table in words."""
+    """A table of texts, with a title."""
 
     title: str
     heads: list[str]
@@ -130,7 +131,7 @@ def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
 
 
 def caption(seeds: int) -> str:
-    """What the numbers of a table are."""
+    """The caption of a table: what its numbers are."""
     over = "mean (standard deviation) over seeds" if seeds > 1 else "one seed"
     return f"test set: {over}, last three rounds"
 

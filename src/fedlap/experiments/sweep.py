@@ -56,7 +56,7 @@ class Sweep:
     watch_train: bool
     precision: str | None
     part: dict[str, Axes]  # of some algorithms: fewer values of some axes
-    section: Table | None  # [sweep] as it was said; None if there is none
+    section: Table | None  # [sweep] as it was written; None if there is none
     only: tuple[str, ...] = ()  # how the axes were narrowed
 
     @property
@@ -70,7 +70,7 @@ class Sweep:
         return self.section is not None
 
     def as_dict(self) -> Table:
-        """What `again` makes the same sweep of: without [sweep] every default is in it, of a grid what was said."""
+        """A table of which `again` makes the same sweep: of a grid as it was written, else with every default."""
         if not self.is_grid:
             return resolve(self.name, self.table).as_dict()
         chosen = {"sweep": self.section, "chosen": list(self.algorithms), "only": list(self.only)}
@@ -111,7 +111,7 @@ class Sweep:
         return replace(self, axes=axes, only=(*self.only, *restrictions))
 
     def select(self, results: Collection[Result]) -> list[Result]:
-        """The last result of each of its cells, by its own names of settings: those may be of an older grid.
+        """The last result of each of its cells, with the cell's own setting: the result's may be of an older grid.
 
         All seeds of a setting are of one revision and one precision, so that no mean is of two methods: of the newest
         that has run, in the precision in which most seeds did.

@@ -20,7 +20,7 @@ from fedlap.errors import FedlapError
 from fedlap.machine import cores, stay_on
 from fedlap.stopping import uninterrupted
 
-# Of an item and of a function to tell news by: what comes of it.
+# A function of an item and of a function that takes its news; it returns what comes of the item.
 Work = Callable[[Any, Callable[[Any], None]], Any]
 
 NEWS, DONE, FAILED, IDLE = "news", "done", "failed", "idle"
@@ -58,7 +58,7 @@ class Worker(NamedTuple):
 
 
 class _Stopped(Exception):
-    """Nobody listens to a thread any more."""
+    """The end of a thread to which nobody listens any more."""
 
 
 def on_threads(workers: int, work: Work, items: Iterable) -> Iterator:
@@ -89,13 +89,13 @@ def on_threads(workers: int, work: Work, items: Iterable) -> Iterator:
         for thread in threads:
             thread.start()
         while busy:
-            kind, what = messages.get()
+            kind, message = messages.get()
             if kind == FAILED:
-                raise what
+                raise message
             if kind == IDLE:
                 busy -= 1
             else:
-                yield what
+                yield message
     finally:
         stopped.set()
         for thread in threads:  # to the end of a round, or of a compilation: Python cannot end below either
@@ -103,7 +103,7 @@ def on_threads(workers: int, work: Work, items: Iterable) -> Iterator:
 
 
 def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
-    """For each item, in some order: what work(item, tell) tells while it runs, then what it returns.
+    """The news of work(item, tell) while it runs, then what it returns: of all items, in no certain order.
 
     Each of that many workers has its share of the cores, even if there are too few items to begin them all.
     """
@@ -118,16 +118,16 @@ def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
             failure = None
             ready = wait([worker.pipe for worker in busy])
             for worker in [worker for worker in busy if worker.pipe in ready]:
-                kind, what = worker.hear()
+                kind, message = worker.hear()
                 if kind == FAILED:  # it comes last: what finished beside it is kept
-                    failure = failure or what
+                    failure = failure or message
                     continue
                 if kind == DONE and left:
                     worker.give(left.popleft())
                 elif kind == DONE:
                     busy.remove(worker)
                     worker.end()
-                yield what
+                yield message
             if failure:
                 raise failure
     finally:
@@ -136,9 +136,9 @@ def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
 
 
 def _deal(cores: list[int], workers: int) -> list[list[int]]:
-    """As many cores for each worker, the rest for none: which worker carries on with a run must not change its bits.
+    """The cores of each worker, as many for one as for another; the rest stay idle.
 
-    With more workers than cores, they take turns.
+    Which worker carries on with a run must not change its bits. With more workers than cores, they take turns.
     """
     size = max(len(cores) // workers, 1)
     return [cores[i * size % len(cores) :][:size] for i in range(workers)]

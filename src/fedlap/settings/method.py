@@ -77,7 +77,7 @@ def of_method(settings: MethodSettings) -> dict[str, Form]:
 
 
 def _named(section: str, table: Table) -> dict[str, Form]:
-    """What was said in a section that has a `name`."""
+    """The identity of a section that has a `name`."""
     arguments = dict(table)
     name = arguments.pop("name")
     maker = MAKERS[section][name]
