@@ -32,7 +32,7 @@ def ignorance(likelihood: Likelihood, classes: int) -> float:
     return math.log(classes) if isinstance(likelihood, Categorical) else math.inf
 
 
-def lost_since(nll: Sequence[float] | np.ndarray, ignorance: float) -> int | None:
+def lost_since(nll: Sequence[float | None] | np.ndarray, ignorance: float) -> int | None:
     """The first of the rounds from which on a run is lost, counted from 1, or None. An NLL that is no number is None.
 
     >>> lost_since([0.65, 203, 215], ignorance=0.69), lost_since([12, 6, 3, 0.5], ignorance=0.69)
