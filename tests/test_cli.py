@@ -204,7 +204,8 @@ def test_a_run_that_diverges_says_so(finished):
     refuse = lambda word: pytest.fail(f"{word} is no JSON")
     lines = (folder / "far/results.jsonl").read_text().splitlines()
     found = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert [(line["diverged"], line["curves"]["test"]["nll"]) for line in found] == [(True, [None] * 3)] * 2
+    assert [line["diverged"] for line in found] == [True, True]
+    assert {nll for line in found for nll in line["curves"]["test"]["nll"]} == {None}
     assert "| fedavg | 2 of 2 diverged | – |" in (folder / "far/table.md").read_text()
 
 

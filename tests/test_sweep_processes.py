@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -135,3 +136,35 @@ def test_what_fails_in_a_process_is_told_and_none_is_left():
     with pytest.raises(RuntimeError, match=r"in a process of the sweep:[\s\S]*KeyError: 'fails'"):
         list(processes.on_processes(1, fails_or_finishes, ["finishes", "fails"]))
     assert multiprocessing.active_children() == []
+
+
+def test_what_threads_tell_is_heard_and_a_failure_ends_all_of_them():
+    def work(item, tell):
+        tell(item)
+        if item == "fails":
+            raise KeyError(item)
+        return item.upper()
+
+    before = threading.active_count()
+    assert sorted(processes.on_threads(2, work, ["a", "b", "c"])) == ["A", "B", "C", "a", "b", "c"]
+    with pytest.raises(KeyError, match="fails"):
+        list(processes.on_threads(2, work, ["a", "fails", *"bcdefg"]))
+    assert threading.active_count() == before
+
+
+def test_threads_that_nobody_listens_to_stop():
+    """At the next thing that they have to tell, or at the end of an item."""
+    told = []
+
+    def work(item, tell):
+        for number in range(1_000_000):
+            tell((item, number))
+            told.append(number)
+            time.sleep(0.001)
+
+    steps = processes.on_threads(2, work, ["a", "b", "c"])
+    next(steps)
+    steps.close()
+    count = len(told)
+    time.sleep(0.05)
+    assert len(told) == count < 1_000

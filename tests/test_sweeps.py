@@ -17,6 +17,9 @@ from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Planned, carry_out
 from sweeping import NETWORK, TABLE, make, run
 
+# What runs, and up to which length a few runs of a small model are made one after the other.
+WAYS = [(TABLE, 0), (TABLE, jobs.SHORT), (NETWORK, 0)]
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -58,6 +61,41 @@ def test_a_batch_gives_what_single_runs_give(finished):
     np.testing.assert_allclose(result.curves["validation"].nll, history.nll, atol=1e-4)
     np.testing.assert_allclose(result.curves["test"].nll, history.watched["test"].nll, atol=1e-4)
     np.testing.assert_allclose(result.curves["test"].accuracy, history.watched["test"].accuracy, atol=1e-4)
+
+
+def plain(**changes):
+    """A file without [sweep]."""
+    table = {**TABLE, "algorithms": {"fedavg": {}, "fedlap": {"delta": 1.0}}, **changes}
+    return cells.make("tiny", {key: value for key, value in table.items() if key != "sweep"})
+
+
+def test_a_few_short_runs_come_to_the_bits_of_single_ones(tmp_path):
+    """Beside each other in threads; longer ones are a batch."""
+    events, done = run(plain(), tmp_path / "x.jsonl", jobs=2)
+    assert events[0].threads == 2 and [len(job) for job in events[0].jobs] == [1] * 4
+    assert {result.batch for result in done} == {1} and len(done) == 4
+    for result in done:
+        method = fedlap.FedAvg() if result.algorithm == "fedavg" else fedlap.FedLap(delta=1.0)
+        solver = fedlap.adam(batch=32)
+        single = fedlap.simulate(
+            method, fedlap.data.heart(), fedlap.logistic(), solver=solver, rounds=3, seed=result.seed
+        )
+        assert result.curves["test"] == results.Curve.of(single.accuracy, single.nll)
+    longer = plain(train={"rounds": jobs.SHORT + 1, "seeds": [1, 2]})
+    assert [len(job) for job in jobs.batches(longer.final())] == [2, 2]
+    more = plain(train={"rounds": 3, "seeds": list(range(jobs.FEW + 1))})
+    assert [len(job) for job in jobs.batches(more.final())] == [jobs.FEW + 1] * 2
+
+
+def test_data_are_read_once(tmp_path, monkeypatch):
+    """Not once a run; where seeds divide them anew, once a seed."""
+    read = []
+    loaded = jobs.load
+    monkeypatch.setattr(jobs, "load", lambda **arguments: read.append(arguments) or loaded(**arguments))
+    run(plain(), tmp_path / "x.jsonl")
+    assert read == [{"name": "heart", "preset": "standard"}]
+    run(plain(), tmp_path / "y.jsonl")
+    assert len(read) == 2  # files may have changed since
 
 
 def test_a_line_says_how_it_came_about(finished):
@@ -153,10 +191,12 @@ def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
     assert [event.done for event in events if isinstance(event, Planned)] == [0, 0]
 
 
-@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
-def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table):
-    """To the same bits as one that was never stopped, as a compiled batch and one by one as on an accelerator."""
+@pytest.mark.parametrize(("table", "short"), WAYS, ids=["batch", "few", "in turn"])
+def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table, short):
+    """To the same bits as one that was never stopped, as a compiled batch, as a few runs with one program, and one by
+    one as on an accelerator."""
     monkeypatch.setattr(jobs, "CHECKPOINT_SHARE", np.inf)
+    monkeypatch.setattr(jobs, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     _, whole = run(sweep, tmp_path / "whole.jsonl")
@@ -272,8 +312,9 @@ def test_no_mean_is_of_two_precisions(finished):
     assert len(make().select(done + other)) == len(make().select(other + done)) == len(done)
 
 
-@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
-def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, table):
+@pytest.mark.parametrize(("table", "short"), WAYS, ids=["batch", "few", "in turn"])
+def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, table, short):
+    monkeypatch.setattr(jobs, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     table = {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}}
     steps = carry_out(cells.make("tiny", table), path := tmp_path / "x.jsonl")
@@ -285,9 +326,10 @@ def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, t
     assert len(done) == 2 and all("train" in result.curves for result in done)
 
 
-@pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "in turn"])
+@pytest.mark.parametrize(("table", "short"), WAYS, ids=["batch", "few", "in turn"])
 @pytest.mark.parametrize("damage", [b"not an archive", None], ids=["damaged", "of another version"])
-def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch, table, damage):
+def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch, table, short, damage):
+    monkeypatch.setattr(jobs, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     steps = carry_out(sweep, path := tmp_path / "x.jsonl")

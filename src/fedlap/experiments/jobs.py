@@ -1,4 +1,8 @@
-"""A job: one run, or many runs of a small model that are one compiled program, round by round."""
+"""A job: one run, or many runs of a small model that are one compiled program, round by round.
+
+A batch of three takes five ninths of the time of three runs, but its program takes a third longer to compile: a few
+short runs are made in turn, with the program of one.
+"""
 
 import functools
 import hashlib
@@ -29,6 +33,7 @@ from fedlap.run.simulation import Simulation, count_weights, histories
 # Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
 CHECKPOINT_SHARE = 0.05
 FEDERATIONS = 3  # kept in memory by a process, for the next run on the same data
+FEW, SHORT = 3, 200  # runs, and local epochs of each in all rounds together: their compilation is most of the work
 
 # What programs share is compiled by one thread, for all: JAX's cache on disk has no lock.
 _setting_up = threading.Lock()
@@ -132,8 +137,24 @@ def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
 
 
 def batches(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Jobs of as many cells as are one program."""
-    return [[cell for of_setting in grid for cell in of_setting] for grid in grids(cells)]
+    """Jobs of as many cells as run as one."""
+    return [job for grid in grids(cells) for job in (one_each(grid[0]) if _is_brief(grid) else [_members(grid)])]
+
+
+def _members(grid: list[list[Cell]]) -> list[Cell]:
+    return [cell for of_setting in grid for cell in of_setting]
+
+
+def _is_brief(grid: list[list[Cell]]) -> bool:
+    """Whether its runs are few, short, and of one shape, as they are on the same rows."""
+    first = grid[0][0]
+    data = {json.dumps(cell.spec.federation_arguments(cell.seed)) for cell in grid[0]}
+    return len(grid) == 1 and len(grid[0]) <= FEW and first.cost <= SHORT and not first.held_out and len(data) == 1
+
+
+def run_program(conditions: Conditions, grid: list[list[Cell]]) -> Iterator[Advanced | Finished]:
+    """The runs of one program: side by side, or one after the other where that takes less time."""
+    return _run_in_turn(conditions, grid[0]) if _is_brief(grid) else _run_batch(conditions, grid)
 
 
 def grids(cells: Iterable[Cell]) -> Iterator[list[list[Cell]]]:
@@ -152,9 +173,9 @@ def grids(cells: Iterable[Cell]) -> Iterator[list[list[Cell]]]:
         yield from alike.values()
 
 
-def run_batch(conditions: Conditions, batch: list[list[Cell]]) -> Iterator[Advanced | Finished]:
+def _run_batch(conditions: Conditions, batch: list[list[Cell]]) -> Iterator[Advanced | Finished]:
     """The steps of a batch, given as [settings][seeds]: Advanced after every round, then Finished."""
-    members = [cell for of_setting in batch for cell in of_setting]
+    members = _members(batch)
     checkpoint = checkpoint_of(members, conditions)
     with _setting_up:
         began = time.perf_counter()
@@ -201,11 +222,25 @@ def one_each(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def run_one(conditions: Conditions, cell: Cell) -> Iterator[Advanced | Finished]:
     """The steps of one run: Advanced after every round, then Finished."""
-    checkpoint = checkpoint_of([cell], conditions)
     began = time.perf_counter()
     run = _simulation(conditions, cell)
+    yield from _rounds(conditions, cell, run, time.perf_counter() - began)
+
+
+def _run_in_turn(conditions: Conditions, cells: list[Cell]) -> Iterator[Advanced | Finished]:
+    for cell in cells:
+        with _setting_up:
+            began = time.perf_counter()
+            run = _simulation(conditions, cell)
+            run.look(run.init())  # compiled once for all runs
+            setting_up = time.perf_counter() - began
+        yield from _rounds(conditions, cell, run, setting_up)
+
+
+def _rounds(conditions: Conditions, cell: Cell, run: Simulation, setting_up: float) -> Iterator[Advanced | Finished]:
+    """The rounds of one run, which took so many seconds to set up."""
+    checkpoint = checkpoint_of([cell], conditions)
     begun = _begun(run, checkpoint)
-    setting_up = time.perf_counter() - began
     history, seconds = None, 0.0
     for history in histories(run, cell.spec.train.rounds, checkpoint, begun, CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()

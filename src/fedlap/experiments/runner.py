@@ -25,8 +25,8 @@ from fedlap.experiments.jobs import (
     grids,
     is_small,
     one_each,
-    run_batch,
     run_one,
+    run_program,
 )
 from fedlap.experiments.results import Result, precision, writer
 from fedlap.experiments.sweep import Sweep
@@ -110,19 +110,29 @@ def _plan(
             checkpoint_of(members, conditions).unlink(missing_ok=True)
     at_once = jobs or len(cores())
     if not missing or is_small(missing[0], conditions):
-        programs, run = list(grids(missing)), partial(run_batch, conditions)
+        programs, run = list(grids(missing)), partial(run_program, conditions)
         threads = max(min(at_once, len(programs)), 1)
-        steps = on_threads(threads, partial(_report, run), programs) if threads > 1 else _in_turn(run, programs)
+        if threads > 1:
+            # Most of a short one is compilation, and files tend to begin with the methods that compile fastest.
+            cost = lambda program: sum(cell.cost for of_setting in program for cell in of_setting)
+            programs = _longest_first(reversed(programs), cost)
+            steps = on_threads(threads, partial(_report, run), programs)
+        else:
+            steps = _in_turn(run, programs)
         return Planned(phase, batches(missing), len(done), 0, _divided(later, batches), threads), steps
     run, workers = partial(run_one, conditions), 1
     if jax.default_backend() != "cpu":
         steps = _in_turn(run, missing)  # an accelerator is busy with one run, and two would fight for its memory
     else:
         shares = min(at_once, len(missing) + len(done))
-        # The longest first: begun last, one of them would run alone in the end.
-        ordered = sorted(missing, key=lambda cell: cell.cost, reverse=True)
+        ordered = _longest_first(missing, lambda cell: cell.cost)
         workers, steps = min(shares, len(missing)), on_processes(shares, partial(_report, run), ordered)
     return Planned(phase, one_each(missing), len(done), workers, _divided(later, one_each)), steps
+
+
+def _longest_first(items: Iterable, cost: Callable) -> list:
+    """Begun last, a long one would run alone in the end."""
+    return sorted(items, key=cost, reverse=True)
 
 
 def _divided(cells: list[Cell] | None, divide: Callable) -> list[list[Cell]] | None:
@@ -140,9 +150,13 @@ def _in_turn(run: Callable, items: Iterable) -> Iterator:
 
 
 def _report(run: Callable, item: object, tell: Callable) -> Finished:
-    """Tell the steps of `run(item)` one by one, and return the last one."""
+    """Tell the steps of `run(item)` one by one, but for the last one, which is Finished and returned."""
+    finished = None
     for step in run(item):
-        if isinstance(step, Finished):
-            return step
-        tell(step)
-    raise AssertionError("the last step of a run is Finished")
+        if finished is not None:
+            tell(finished)
+        finished = step if isinstance(step, Finished) else None
+        if finished is None:
+            tell(step)
+    assert finished is not None, "the last step of a run is Finished"
+    return finished

@@ -7,7 +7,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.identity import Form, said
 from fedlap.models import MODELS
-from fedlap.models.model import ModelLike
+from fedlap.models.model import Trainable
 from fedlap.settings.arguments import Makers, Table, defaults, make, named, to_arguments
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS, ServerSolver, Solver
 
@@ -35,7 +35,7 @@ class MethodSettings:
         (name,) = self.algorithms
         return name
 
-    def make_model(self) -> ModelLike:
+    def make_model(self) -> Trainable:
         """The model of [model]."""
         return named("model", MODELS, self.model)
 
