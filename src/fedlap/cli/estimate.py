@@ -84,13 +84,13 @@ class Estimate:
         with other epochs, or else of all."""
         seen = [each for each in self.reached.values() if each.since[1] > 0]
         alike = [each for each in seen if each.kind.algorithm == kind.algorithm]
-        mine = [each for each in alike if each.kind == kind] or alike or seen
-        if not mine:  # jobs of one round, which tell the two apart by no second one
+        similar = [each for each in alike if each.kind == kind] or alike or seen
+        if not similar:  # jobs of one round, which tell the two apart by no second one
             ended = [each.last for digest, each in self.reached.items() if digest not in self.jobs]
             seconds, costs = zip(*ended, strict=True) if ended else ((), ())
             return (0.0, sum(seconds) / sum(costs)) if ended else None
-        price = sum(each.since[0] for each in mine) / sum(each.since[1] for each in mine)
-        once = [max(seconds - cost * price, 0.0) for seconds, cost in (each.first for each in mine)]
+        price = sum(each.since[0] for each in similar) / sum(each.since[1] for each in similar)
+        once = [max(seconds - cost * price, 0.0) for seconds, cost in (each.first for each in similar)]
         return sum(once) / len(once), price
 
 

@@ -42,11 +42,11 @@ class Processes:
         """The file that a process writes to."""
         return self.folder / f"{name}.log"
 
-    def start(self, name: str, *words: object) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: object) -> subprocess.Popen[bytes]:
         """Run `fedlap WORDS` in a process group of its own."""
         with open(self.log(name), "ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "fedlap", *map(str, words)],
+                [sys.executable, "-m", "fedlap", *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
