@@ -170,7 +170,7 @@ class Grid:
     def histories(self, states: State, table: np.ndarray) -> dict[tuple[int, int], History]:
         """The history of each run, {(setting, seed): history}."""
         return {
-            (j, seed): History.of(self.runs[i][j], grid.one(states, i, j), table[:, :, i, j])
+            (j, seed): History.of(self.runs[i][j], grid.select(states, i, j), table[:, :, i, j])
             for i, seed in enumerate(self.seeds)
             for j in range(len(self.runs[i]))
         }
