@@ -113,11 +113,11 @@ def _federation(
 def _idx_splits(contents: dict[str, bytes]) -> tuple[Split, Split]:
     splits = []
     for stem in ("train", "t10k"):
-        of_images, of_labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
-        images = files.idx_array(contents[of_images], of_images, dimensions=3)
-        labels = files.idx_array(contents[of_labels], of_labels, dimensions=1)
+        images_file, labels_file = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
+        images = files.idx_array(contents[images_file], images_file, dimensions=3)
+        labels = files.idx_array(contents[labels_file], labels_file, dimensions=1)
         if len(images) != len(labels):
-            raise DataError(f"{len(images)} images in {of_images} but {len(labels)} labels in {of_labels}")
+            raise DataError(f"{len(images)} images in {images_file} but {len(labels)} labels in {labels_file}")
         splits.append((images, labels))
     return splits[0], splits[1]
 
