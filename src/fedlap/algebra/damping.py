@@ -1,4 +1,4 @@
-"""ρ, how far a factor moves in one round: a number, or one of these rules.
+"""Damping ρ, how far a factor moves in one round: a number, or one of these rules.
 
 With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both rules below are safe;
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
@@ -82,7 +82,7 @@ PARTS = ("first", "second", "after")
 
 
 def _is_damping(value: Any) -> bool:
-    """A function alone is no rule: it could not be an argument of a compiled program."""
+    """Whether a value is a number in (0, 1] or a rule. A function alone is none: no compiled program could take it."""
     if is_number(value):
         return 0 < value <= 1
     return callable(value) and dataclasses.is_dataclass(value) and not isinstance(value, type)
