@@ -121,7 +121,7 @@ def _curves(cell: Cell, history: History) -> dict[str, Curve]:
 def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
     """Of each run that diverged, since when and what to change."""
     return tuple(
-        f"seed {cell.seed}: {divergence.words(history.simulation, history)}"
+        f"seed {cell.seed}: {divergence.message(history.simulation, history)}"
         for cell, history in zip(cells, ended, strict=True)
         if history.diverged
     )
