@@ -42,7 +42,7 @@ def of(value: Any) -> Form:
 
 
 def said(maker: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Form]:
-    """Of the arguments of a class or a function those that it would not fill in by itself, each in its one form."""
+    """The arguments that a class or a function would not fill in by itself, each in its one form."""
     defaults = _defaults(maker)
     filled_in = lambda key, value: key in defaults and _same(value, defaults[key])
     return {key: of(value) for key, value in arguments.items() if not filled_in(key, value)}

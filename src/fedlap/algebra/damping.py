@@ -73,7 +73,7 @@ def damping(rho: Any, k: Any) -> Any:
 
 
 def ahead(V: Any, reached: jax.Array) -> Any:
-    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that has not spoken has reached and adds nothing."""
+    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that was never drawn adds nothing."""
     return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
 
 

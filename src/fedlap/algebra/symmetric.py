@@ -19,7 +19,7 @@ from fedlap.arrays import Array, Number
 
 
 class Silent(NamedTuple):
-    """What a symmetric matrix says nothing of."""
+    """The directions that a symmetric matrix says nothing of."""
 
     null: Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
     pivots: Array  # [P] what the matrix has left for each of them, of a unit diagonal

@@ -145,7 +145,7 @@ def _listed(classes: Iterable) -> tuple:
 
 
 def _counted(clients: Mapping[str, np.ndarray], count: int) -> tuple | range:
-    """As many classes as are said: 0 … C − 1, or all that clients have if these are strings."""
+    """The labels of so many classes: 0 … C − 1, or all that clients have if these are strings."""
     if all(labels.dtype.kind == "b" for labels in clients.values()) and count == 2:
         return (False, True)
     if any(labels.dtype.kind != "O" for labels in clients.values()):

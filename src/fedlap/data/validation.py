@@ -157,7 +157,7 @@ def fraction_of_rows(value: object) -> float:
 
 
 def generator(seed: object) -> np.random.Generator:
-    """The random numbers of a seed."""
+    """The random generator of a seed."""
     return np.random.default_rng(whole_number("seed", seed, least=0))
 
 

@@ -217,7 +217,7 @@ def distillation(task: Task, inputs: Array) -> Distil:
 
 
 def sampled_distillation(task: Task, inputs: Array, points: Number, key: Key) -> Distil:
-    """An unbiased estimate of the same sum from MEMORY_BATCH of the first `points` inputs; the others are padding.
+    """An unbiased estimate of the same sum from MEMORY_BATCH of the first `points` inputs; the rest is padding.
 
     A memory of no more points than that is taken whole.
     """

@@ -194,10 +194,12 @@ class Nnx:
 
 
 def is_linen(thing: object) -> bool:
+    """Whether a thing is a module of `flax.linen`."""
     return _is_module(thing, "flax.linen")
 
 
 def is_nnx(thing: object) -> bool:
+    """Whether a thing is a module of `flax.nnx`."""
     return _is_module(thing, "flax.nnx")
 
 

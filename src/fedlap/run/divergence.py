@@ -96,7 +96,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_way(way: str) -> None:
-    """Raise a ConfigError unless it is one of WAYS."""
+    """Raise a ConfigError unless `way` is one of WAYS."""
     if way not in WAYS:
         raise ConfigError(f"on_divergence is {way!r}; expected " + ", ".join(f'"{known}"' for known in WAYS))
 

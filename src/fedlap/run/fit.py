@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a model needs to predict: nothing of the data that it was fitted to."""
+    """A fitted model, with what it needs to predict and nothing of the data that it was fitted to."""
 
     method: str  # the algorithm, as text
     task: Task

@@ -38,7 +38,7 @@ def save(
     seconds: np.ndarray,
     watched: dict[str, Metrics],
 ) -> None:
-    """Write a new folder; one that exists is never touched."""
+    """Write a history into a new folder; one that exists is never touched."""
     arrays: dict[str, Any] = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
     for place, metrics in enumerate(watched.values()):
         arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
