@@ -129,7 +129,7 @@ def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
     for cell, history in zip(cells, ended, strict=True):
         if history.diverged:
             assert history.simulation is not None, "a history has its run unless it was loaded or pickled"
-            lost.append(f"seed {cell.seed}: {divergence.words(history.simulation, history)}")
+            lost.append(f"seed {cell.seed}: {divergence.message(history.simulation, history)}")
     return tuple(lost)
 
 

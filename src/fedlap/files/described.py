@@ -18,10 +18,10 @@ def read_description(path: Path, formats: Collection[int], thing: str, state: st
         raise DataError(f"{path}: cannot be read ({error.strerror}); {expected}") from error
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from error
-    found = description.get("format") if isinstance(description, dict) else None
-    if found not in list(formats):  # a list compares: what stands in a file need not have a hash
-        known = f"format{'s' if len(formats) > 1 else ''} {' and '.join(map(str, formats))}"
-        raise DataError(f"{path}: a {thing} of format {found!r}; this fedlap reads {known}")
+    number = description.get("format") if isinstance(description, dict) else None
+    if number not in list(formats):  # a list compares: what stands in a file need not have a hash
+        readable = f"format{'s' if len(formats) > 1 else ''} {' and '.join(map(str, formats))}"
+        raise DataError(f"{path}: a {thing} of format {number!r}; this fedlap reads {readable}")
     return description
 
 
