@@ -179,6 +179,8 @@ def test_a_full_disk_in_a_sweep_names_the_results_and_the_same_command_goes_on(f
     assert result.returncode == 2 and "Traceback" not in result.stderr, result.stderr
     assert "error: grid.jsonl: cannot be written (" in result.stderr
     assert "make room on the disk, then the same command goes on where this stopped" in result.stderr
+    kept = (folder / "grid.jsonl").read_text()
+    assert kept == "" or kept.endswith("\n")  # a batch is written whole or not at all
     finished = fedlap(*words, folder=folder)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert len((folder / "grid.jsonl").read_text().splitlines()) == 6
