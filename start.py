@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 
+COVERAGE = ("--cov=fedlap", "--cov-report=")  # how much of the package all tests run: a line at the end
 NETWORK = ("study", "server", "node", "predict")  # commands that need the extra for real federations
 
 
@@ -68,13 +69,13 @@ def main():
     command, *rest = sys.argv[1:] or ["help"]
     if command == "test":
         install("[dev]")
-        become(str(BIN / "python"), "-m", "pytest", *rest, cwd=HERE)
+        become(str(BIN / "python"), "-m", "pytest", *(rest or COVERAGE), cwd=HERE)
     if command == "reproduction":
-        install("")
+        install("[plots]")
         become(str(BIN / "python"), "-m", "reproduction", *rest, cwd=HERE)
     if command in ("help", "-h", "--help"):
         sys.exit(__doc__)
-    install("[flower]" if command in NETWORK else "")
+    install("[flower]" if command in NETWORK else "[plots]")
     become(str(BIN / "python"), "-m", "fedlap", command, *rest)
 
 

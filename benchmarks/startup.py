@@ -20,7 +20,7 @@ def seconds(cache, folder):
     with subprocess.Popen(
         command, env={**os.environ, "XDG_CACHE_HOME": str(cache)}, stdout=subprocess.DEVNULL
     ) as process:
-        while process.poll() is None and not list(folder.glob("*.checkpoints/*.npz")):
+        while process.poll() is None and not list(folder.glob("*.*.checkpoints/*.npz")):
             time.sleep(0.005)
         first = time.perf_counter() - began
         process.wait()

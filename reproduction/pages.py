@@ -112,7 +112,8 @@ def printed_tables() -> list[str]:
 def first_methods(paper: Paper, row, ran: list[Entry]) -> tuple[str, str]:
     """Who is first at the last round of a row, here and in the paper."""
     last = ran[-1].key
-    ours = {e.algorithm: -math.inf if e.ours[PAPER].diverged else e.ours[PAPER].mean for e in ran if e.key == last}
+    spreads = {e.algorithm: e.ours[PAPER] for e in ran if e.key == last}
+    ours = {name: -math.inf if of.diverged else of.mean for name, of in spreads.items() if of is not None}
     printed = [e for e in tables.entries(paper, "1", row.name) if e.key == last and e.published]
     missing = set(ours) != set(row.sweep.algorithms)
     return "not all have run" if missing else _first(ours), _first({e.algorithm: e.published[0] for e in printed})

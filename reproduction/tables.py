@@ -99,10 +99,10 @@ class Entry:
         ours = self.ours[way]
         return None if ours is None or ours.diverged or self.published is None else ours.mean - self.published[0]
 
-    def verdict(self, way):
+    def verdict(self, way: str) -> str | None:
         """ "within" two published deviations, "near" if within a point, else "above", "below" or "diverged"."""
         ours, difference = self.ours[way], self.difference(way)
-        if difference is None:
+        if difference is None or self.published is None:
             return "diverged" if self.published and ours and ours.diverged else None
         if abs(difference) <= 2 * self.published[1] + ROUNDING:
             return "within"
@@ -183,8 +183,9 @@ def nearest(line):
     for setting in row.settings(algorithm, PAPER):
         searched = [each for each in row.candidates if each.algorithm == algorithm and each.setting == setting]
         runs = finals(row.candidates, algorithm, setting) or searched
-        values = [spread(runs, entry.kind.measure, entry.at) for entry in line]
-        if any(value is None or value.diverged for value in values):
+        spreads = [spread(runs, entry.kind.measure, entry.at) for entry in line]
+        values = [ours for ours in spreads if ours is not None and not ours.diverged]
+        if len(values) < len(line):
             continue
         worst = max(
             abs(ours.mean - entry.published[0]) / max(2 * entry.published[1], entry.kind.point)

@@ -84,11 +84,10 @@ def points(federation):
 def memory(run):
     """Each client's memory points as the oracle takes them, without padding; they have no labels of their own."""
     inputs, shards = np.asarray(run.setup.pool.memory), run.setup.shards
-    mine, weights = np.asarray(shards.mine), np.asarray(shards.weights)
     classes = run.federation.classes
     return [
         oracle.Points(inputs[places[mass > 0]], mass[mass > 0], np.full((np.sum(mass > 0), classes), np.nan))
-        for places, mass in zip(mine, weights, strict=True)
+        for places, mass in zip(np.asarray(shards.places), np.asarray(shards.weights), strict=True)
     ]
 
 

@@ -16,6 +16,7 @@ import fedlap
 from fedlap.algorithms import ALGORITHMS
 
 PACKAGE = Path(fedlap.__file__).parent
+ROOT = Path(__file__).parent.parent
 
 
 # Who may import whom. A room not named here, or an edge not written down, fails the test: the plan is changed first.
@@ -58,6 +59,7 @@ def dotted(path):
 
 
 MODULES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 
 
 def room(module):
@@ -86,6 +88,18 @@ def test_a_module_imports_what_stands_below_it(module):
     assert own in ROOMS, f"{module}: a room that the plan does not have"
     rooms = {room(name) for name in imported(MODULES[module]) if name in MODULES}
     assert rooms <= {own, *ROOMS[own].split()}, module
+
+
+def test_every_module_is_on_the_map():
+    """The README names each by its file, in the line of its room."""
+    lines = re.findall(r"^\| (`.*`) \| (.*) \|$", (ROOT / "README.md").read_text(), re.M)
+    named = {}
+    for rooms, modules in lines:
+        for name in re.findall(r"`([a-z_]+)/?`", rooms):
+            named[name] = set(re.findall(r"`([a-z_]+)`", f"{rooms} {modules}"))
+    missing = [name for name in MODULES if name not in ("", "__main__") and name not in PACKAGES]
+    missing = [name for name in missing if name.split(".")[-1] not in named.get(name.split(".")[0], ())]
+    assert not missing
 
 
 def test_the_plan_has_no_circle():

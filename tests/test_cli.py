@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import typer
@@ -18,7 +17,8 @@ from typer.testing import CliRunner
 
 from fedlap import __version__
 from fedlap.cli.main import app
-from fedlap.experiments import results
+from fedlap.errors import ConfigError
+from fedlap.experiments import plots, results
 from fedlap.experiments import sweep as cells
 from fedlap.study.agreement import example
 
@@ -383,11 +383,13 @@ def test_one_command_runs_a_file_with_a_sweep_and_one_without(finished):
     assert found == curves(folder / "out")
 
 
-def test_the_first_command_prints_the_table_of_the_readme(tmp_path):
-    """All but the seconds."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert fedlap("run", "--output", "out", cwd=tmp_path, timeout=600).returncode == 0
-    rows = (tmp_path / "out/table.md").read_text().splitlines()
-    assert len(rows) == 12
-    for row in (row.rsplit("|", 2)[0] for row in rows[2:]):
-        assert f"\n{row}|" in readme, row
+def test_without_the_plotting_library_all_but_the_picture_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "can_draw", lambda: False)
+    folder = tmp_path / "results"
+    short = ["fedavg", "--set", "rounds=1", "--set", "seeds=[0]"]
+    result = CliRunner().invoke(app, ["run", *short, "--output", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "curves.png is not drawn" in result.output and "fedlap[plots]" in result.output
+    assert {path.name for path in folder.iterdir()} == {"configuration.json", "results.jsonl", "table.md"}
+    with pytest.raises(ConfigError, match="pictures need matplotlib"):
+        plots.pyplot()

@@ -253,11 +253,11 @@ def test_clients_are_told_nothing_that_they_do_not_read(name):
     """What only the server's line needs would double the bytes of every round for nothing. All evaluate w."""
     run = simulation(name, engine="sequential")
     state = after(run, 1)
-    told, mine = run.algorithm.broadcast(state.server), jax.tree.map(lambda leaf: leaf[0], run.plan(1).batches)
+    broadcast, batches = run.algorithm.broadcast(state.server), jax.tree.map(lambda leaf: leaf[0], run.plan(1).batches)
     moment = Moment(1, state.server.w, run.setup.key)
-    result = lambda told: run_client(run.setup, told, state.clients[0], 0, mine, moment)
-    leaves, structure = jax.tree.flatten_with_path(told)
-    undisturbed = result(told)
+    result = lambda broadcast: run_client(run.setup, broadcast, state.clients[0], 0, batches, moment)
+    leaves, structure = jax.tree.flatten_with_path(broadcast)
+    undisturbed = result(broadcast)
     for i, (path, leaf) in enumerate(leaves):
         if path[0].name != "w":
             others = [other for _, other in leaves]

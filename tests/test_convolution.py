@@ -47,7 +47,7 @@ def groups(monkeypatch):
     inputs, weight = draw()
     inputs = pad(inputs, 1)
     monkeypatch.setattr(convolution, "CACHED", 2 * len(weight) ** 2 * inputs[0].size)
-    assert len(convolution._groups(weight, inputs, inputs)) == 3
+    assert len(convolution.cache_groups(weight, inputs, inputs)) == 3
 
 
 @pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, 1), (5, 2), (2, 0), (1, 0)])

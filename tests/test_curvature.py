@@ -68,8 +68,8 @@ def make(name):
 @pytest.fixture(params=[1, 2], ids=["chunks of one", "chunks of two"])
 def chunks(request, monkeypatch):
     """Chunks smaller than the data, of which the last is not always full."""
-    monkeypatch.setattr(curvature, "_layer_chunk", lambda *_: request.param)
-    monkeypatch.setattr(curvature, "_example_chunk", lambda *_: request.param)
+    monkeypatch.setattr(curvature, "layer_chunk", lambda *_: request.param)
+    monkeypatch.setattr(curvature, "example_chunk", lambda *_: request.param)
 
 
 def softmax_hessian(f):
@@ -202,7 +202,7 @@ def test_monte_carlo_full_matches_its_diagonal():
 
 def test_chunks_draw_differently(monkeypatch):
     problem = make("tanh")
-    monkeypatch.setattr(curvature, "_layer_chunk", lambda *_: 1)
+    monkeypatch.setattr(curvature, "layer_chunk", lambda *_: 1)
     same = jnp.full(4, 2)
     method = GaussNewton(samples=1)
     each = of("diagonal", problem, method, rows=same, weights=jnp.ones(4), count=1)
@@ -236,7 +236,8 @@ def test_chunks_are_sized_by_the_layers():
     def chunk(model, *shape):
         inputs = jnp.zeros((1, *shape))
         params = jax.eval_shape(lambda: model.init(KEY, inputs, 10))
-        return curvature._layer_chunk(model, GaussNewton()._factor(categorical), params, inputs, KEY)
+        factor = lambda outputs, key: categorical.factor(outputs)
+        return curvature.layer_chunk(model, factor, params, inputs, KEY)
 
     assert 100 <= chunk(mlp(), 28, 28) <= 400
     assert chunk(logistic(), 50) > 5_000

@@ -1,6 +1,8 @@
 """The documentation runs: every Python block of a page, in order, in one namespace. Its links and its forms hold."""
 
+import ast
 import datetime
+import importlib
 import re
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import yaml
 import fedlap
 
 ROOT = Path(__file__).parent.parent
+NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
 NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 REPRODUCTION = ROOT / "docs/reproduction.md"
@@ -28,6 +31,29 @@ def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_import_public_names_only(page):
+    """What a page tells people to import is in `fedlap` or `fedlap.study`, and stays there."""
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
+        for node in ast.walk(ast.parse(block)):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "fedlap":
+                assert set(names) <= set(importlib.import_module(node.module).__all__), node.module
+                assert node.module in ("fedlap", "fedlap.study")
+            elif isinstance(node, ast.Import):
+                assert not [name for name in names if name.startswith("fedlap.")]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: page.name)
+def test_lines_are_short(page):
+    """Tables and code may be wider."""
+    code = False
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        code ^= line.startswith("```")
+        if not code and not line.startswith(("|", "    ")):
+            assert len(line) <= 120, f"{page.name}, line {number}"
 
 
 def test_the_settings_file_in_the_usage_page_is_valid():

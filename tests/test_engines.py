@@ -115,24 +115,26 @@ def test_a_sample_of_the_memory_stands_for_all_of_it():
     rng, size, draws = np.random.default_rng(0), parties.MEMORY_BATCH, 2000
     inputs, w = jnp.asarray(rng.normal(size=(2 * size + 7, features))), start.like(jnp.asarray(rng.normal(size=6)))
     labels = weigh(jnp.asarray(rng.uniform(size=len(inputs))), jax.nn.softmax(rng.normal(size=(len(inputs), 3))))
-    whole = parties._distil(task, inputs)(w, labels)
+    distil, sampled_distil = parties.distillation(task, inputs), parties.sampled_distillation
+    whole = distil(w, labels)
     keys = jax.random.split(jax.random.key(0), draws)
-    sampled = np.asarray(jax.vmap(lambda key: parties._sampled_distil(task, inputs, len(inputs), key)(w, labels))(keys))
+    sampled = np.asarray(jax.vmap(lambda key: sampled_distil(task, inputs, len(inputs), key)(w, labels))(keys))
     error = sampled.std() / draws**0.5
     assert 0 < error < 0.01 * whole  # a wrong factor would show
     assert abs(sampled.mean() - whole) < 4 * error
     expected = draws * size / len(inputs)
     # Linear in the masses, so each point's derivative counts how often it is drawn: the first and the last too.
     of_points = lambda distil: jax.grad(lambda mass: distil(w, SoftLabels(mass, labels.targets)))(labels.mass)
-    drawn = jax.vmap(lambda key: of_points(parties._sampled_distil(task, inputs, len(inputs), key)))(keys).mean(0)
-    np.testing.assert_allclose(drawn / of_points(parties._distil(task, inputs)), 1, atol=6 / expected**0.5)
-    few, theirs = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
-    assert parties._sampled_distil(task, few, size, keys[0])(w, theirs) == parties._distil(task, few)(w, theirs)
+    drawn = jax.vmap(lambda key: of_points(sampled_distil(task, inputs, len(inputs), key)))(keys).mean(0)
+    np.testing.assert_allclose(drawn / of_points(distil), 1, atol=6 / expected**0.5)
+    few, few_labels = inputs[:size], jax.tree.map(lambda leaf: leaf[:size], labels)
+    exact = parties.distillation(task, few)(w, few_labels)
+    assert sampled_distil(task, few, size, keys[0])(w, few_labels) == exact
     for points in (size, size - 1):  # the same few, padded to the memory of a larger run
         real = jnp.arange(len(inputs)) < points
         padded = SoftLabels(labels.mass * real, labels.targets * real[:, None])
-        found = parties._sampled_distil(task, inputs, points, keys[0])(w, padded)
-        np.testing.assert_allclose(found, parties._distil(task, inputs)(w, padded), rtol=1e-12)
+        sampled = sampled_distil(task, inputs, points, keys[0])(w, padded)
+        np.testing.assert_allclose(sampled, distil(w, padded), rtol=1e-12)
 
 
 def test_the_servers_argmin_is_of_a_mean_loss():
@@ -155,7 +157,7 @@ def test_each_use_of_a_step_has_its_own_key(monkeypatch):
             return super().train(params, inputs, key)
 
     monkeypatch.setattr(parties, "_noise", keys.append)
-    monkeypatch.setattr(parties, "_sampled_distil", lambda task, inputs, points, key: keys.append(key))
+    monkeypatch.setattr(parties, "sampled_distillation", lambda task, inputs, points, key: keys.append(key))
     run = simulation("pvi", model=Watched(MODELS["dropout"].layers))
     state, setup = run.init(), run.setup
     keys.clear()

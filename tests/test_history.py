@@ -116,8 +116,8 @@ def test_numbers_of_any_kind_are_predicted_for(history):
 
 def test_what_is_too_large_for_the_precision_is_refused(history, tmp_path):
     history.save(tmp_path / "run")
-    words = tmp_path / "run" / saved.WORDS
-    words.write_text(words.read_text().replace("float64", "float32"))
+    description = tmp_path / "run" / saved.DESCRIPTION
+    description.write_text(description.read_text().replace("float64", "float32"))
     with pytest.raises(DataError, match="inputs, row 0, column 0: input is inf"):
         fedlap.load(tmp_path / "run").predict([[1e300, 0, 0]])
 
@@ -235,8 +235,8 @@ def test_a_flax_module_is_passed_again(tmp_path):
 
 def test_another_likelihood_is_passed_again(history, tmp_path):
     history.save(tmp_path / "run")
-    words = tmp_path / "run" / saved.WORDS
-    words.write_text(words.read_text().replace("Categorical", "Ordinal"))
+    description = tmp_path / "run" / saved.DESCRIPTION
+    description.write_text(description.read_text().replace("Categorical", "Ordinal"))
     with pytest.raises(ConfigError, match=r"its likelihood is Ordinal; pass it: .*likelihood="):
         fedlap.load(tmp_path / "run")
 
@@ -264,11 +264,17 @@ def test_a_crash_leaves_nothing(history, tmp_path, victim, monkeypatch):
 
 
 DAMAGE = {
-    "no words": (lambda folder: (folder / saved.WORDS).unlink(), r"history\.json: cannot be read"),
+    "no description": (lambda folder: (folder / saved.DESCRIPTION).unlink(), r"history\.json: cannot be read"),
     "no arrays": (lambda folder: (folder / saved.ARRAYS).unlink(), r"arrays\.npz: cannot be read"),
-    "no JSON": (lambda folder: (folder / saved.WORDS).write_text('{"format": 1,'), r"history\.json: not JSON"),
-    "a list": (lambda folder: (folder / saved.WORDS).write_text("[]"), r"history\.json: a history of format None"),
-    "little": (lambda folder: (folder / saved.WORDS).write_text('{"format": 1}'), r"history\.json: not a saved hist"),
+    "no JSON": (lambda folder: (folder / saved.DESCRIPTION).write_text('{"format": 1,'), r"history\.json: not JSON"),
+    "a list": (
+        lambda folder: (folder / saved.DESCRIPTION).write_text("[]"),
+        r"history\.json: a history of format None",
+    ),
+    "little": (
+        lambda folder: (folder / saved.DESCRIPTION).write_text('{"format": 1}'),
+        r"history\.json: not a saved hist",
+    ),
     "new": (lambda folder: edit(folder, format=2), "a history of format 2; this fedlap reads format 1"),
     "cut": (lambda folder: cut(folder / saved.ARRAYS), r"arrays\.npz: not the file that history\.json was written for"),
     "text": (lambda folder: replace_arrays(folder, b"0.5, 0.6"), r"arrays\.npz: not a file of arrays"),
@@ -282,7 +288,7 @@ DAMAGE = {
 
 
 def replace_arrays(folder, content):
-    """By something else that the words then vouch for."""
+    """By something else that the description then vouches for."""
     (folder / saved.ARRAYS).write_bytes(content)
     edit(folder, sha256=hashlib.sha256(content).hexdigest())
 
@@ -302,7 +308,7 @@ def trapped():
 
 
 def edit(folder, **changes):
-    path = folder / saved.WORDS
+    path = folder / saved.DESCRIPTION
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 

@@ -23,6 +23,7 @@ from fedlap.data import LOADERS, PARTITIONS
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
+from fedlap.experiments.cell import Cell
 from fedlap.experiments.spec import Train, resolve
 from fedlap.models import MODELS, curvature, layers, likelihood, ready
 from fedlap.models.blueprint import LAYERS
@@ -69,7 +70,7 @@ def settings(**changes):
 
 def cell(table, held_out=0.0):
     (algorithm,) = table["algorithms"]
-    return cells.Cell(algorithm, {}, 1, held_out, resolve("any name", table))
+    return Cell(algorithm, {}, 1, held_out, resolve("any name", table))
 
 
 def digest(**changes):

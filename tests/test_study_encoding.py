@@ -61,7 +61,7 @@ def test_statistics_are_counts_sums_and_sums_of_squares_of_the_values_that_are_t
     sent = encoding.statistics(settings, checked)
     assert {name: array.tolist() for name, array in sent._asdict().items()} == {
         "rows": 5,
-        "count": [5, 4],
+        "counts": [5, 4],
         "sum": [226, 7.5],
         "sum_of_squares": [50**2 + 61**2 + 72**2 + 33**2 + 10**2, 1.5**2 + 2.5**2 + 0.5**2 + 9],
     }
@@ -149,14 +149,14 @@ def test_categories_and_classes_of_few_patients_are_warned_of(tmp_path):
         ({"rows": np.array([4.0])}, "'rows' of shape"),
         ({"sum": np.array([np.nan, 0])}, "'sum' of shape"),
         ({"sum": np.zeros(3)}, "'sum' of shape"),
-        ({"count": np.array([4, 4])}, "'count' of shape"),
-        ({"count": np.array([4.0, 5.0])}, "column dose: 5 values in 4 rows"),
-        ({"count": np.array([-1.0, 4.0])}, "column age: -1 values"),
+        ({"counts": np.array([4, 4])}, "'counts' of shape"),
+        ({"counts": np.array([4.0, 5.0])}, "column dose: 5 values in 4 rows"),
+        ({"counts": np.array([-1.0, 4.0])}, "column age: -1 values"),
         ({"sum_of_squares": np.array([1.0, 100.0])}, "column age: no numbers have sum 216"),
         # Finite each, but added to another member's they would be none any more.
         ({"sum": np.array([1.7e308, 0]), "sum_of_squares": np.full(2, 1.7e308)}, "column age: no numbers have sum"),
         ({"sum_of_squares": np.array([1e9, 1e308])}, "column dose: no numbers have sum"),
-        ({"count": np.array([4.0, 0.0]), "sum": np.array([216.0, 0.0])}, "column dose: no numbers have sum 0 and"),
+        ({"counts": np.array([4.0, 0.0]), "sum": np.array([216.0, 0.0])}, "column dose: no numbers have sum 0 and"),
     ],
 )
 def test_statistics_that_no_file_can_have_are_refused_with_the_members_name(tmp_path, change, message):

@@ -7,13 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from typer.testing import CliRunner
 
 from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
-from fedlap.flower import node
+from fedlap.flower import node, server
 from fedlap.study.agreement import keys, scaffold
 from studies import SMALL
 
@@ -189,11 +196,17 @@ def with_passphrase(content):
     return b"\n".join([begin, base64.b64encode(data), end, b""])
 
 
+def of_another_kind(content):
+    """A private key as `ssh-keygen` makes it today if it is told nothing."""
+    return ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
         (with_passphrase, r"north\.key: the key has a passphrase; expected a key without a passphrase"),
         (lambda content: b"no key", r"north\.key: not a private key; expected the file"),
+        (of_another_kind, r"north\.key: not an ECDSA key; expected the file"),
     ],
 )
 def test_a_key_that_cannot_be_used_is_named(start, tmp_path, change, message):
@@ -210,6 +223,15 @@ def test_a_key_that_cannot_be_used_is_named(start, tmp_path, change, message):
     path.unlink()
     with pytest.raises(ConfigError, match="there is no such file"):
         start()
+
+
+def test_a_public_key_of_another_kind_is_named(tmp_path):
+    study = scaffold.new_study(tmp_path / "study", SMALL)
+    assert len(server.public_keys(study)) == len(study.members)
+    public = ed25519.Ed25519PrivateKey.generate().public_key()
+    study.members[0].public_key.write_bytes(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    with pytest.raises(ConfigError, match=rf"{study.members[0].name}\.pub: expected .*not an ECDSA key"):
+        server.public_keys(study)
 
 
 def test_a_host_that_no_certificate_can_name_is_an_error_of_words(tmp_path):

@@ -212,6 +212,13 @@ def test_the_rows_kept_back_depend_on_seed_and_member_and_are_balanced(tmp_path)
     assert len(found.split(whole, "north")[1]) == 0
 
 
+def test_a_file_read_without_its_target_is_not_divided(tmp_path):
+    """Its rows cannot be balanced over classes, nor trained on."""
+    patients = table.check_inputs(study(), write(tmp_path, FILE))
+    with pytest.raises(DataError, match=r"patients\.csv: checked without its target; expected"):
+        patients.split(study(), "north")
+
+
 def test_what_a_node_would_send_is_shown_with_the_same_warning(tmp_path):
     write(tmp_path, SMALL, "study.toml")
     data = write(tmp_path, FILE)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from fedlap.experiments import spec
-from fedlap.experiments.sweep import Cell
+from fedlap.experiments.cell import Cell
 from fedlap.files import atomic
 
 

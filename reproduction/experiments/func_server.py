@@ -4,14 +4,21 @@ The memory points a client sees in a step, the client's terms, the server's, how
 python -m reproduction.experiments.func_server
 """
 
+from typing import Any
+
 import jax
 
 import fedlap
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
-from fedlap.algorithms.base import algorithm
+from fedlap.algorithms.base import AnyAlgorithm, algorithm
 from fedlap.algorithms.fedlap_func import Labelled
 from fedlap.data import fashion_mnist, homogeneous
 from fedlap.engines import parties
+from fedlap.solvers import ServerSolver
+
+Variants = dict[
+    str, tuple[AnyAlgorithm, int, ServerSolver | None]
+]  # a method, memory points a step, the server's solver
 
 
 @algorithm
@@ -19,7 +26,8 @@ class ServerOnly(fedlap.FedLapFunc):
     """Clients train as in FedLap."""
 
     def client_update(self, g, t, k):
-        return fedlap.FedLap.client_update(self, g, t, k)
+        line_1: Any = fedlap.FedLap.client_update  # of FedLap it asks for delta only, which both have
+        return line_1(self, g, t, k)
 
 
 @algorithm
@@ -51,8 +59,8 @@ class GradientDescent:
         return jax.lax.fori_loop(0, self.steps, lambda _, w: w - self.learning_rate * gradient(w), start)
 
 
-def raw_pixels():
-    func = {"delta": 1e-2, "tau": 0.1}
+def raw_pixels() -> Variants:
+    func: dict[str, Any] = {"delta": 1e-2, "tau": 0.1}
     return {
         "FedLap": (fedlap.FedLap(delta=1e-2), 32, None),
         "FedLap-Func": (fedlap.FedLapFunc(**func), 32, None),
@@ -68,8 +76,8 @@ def raw_pixels():
     }
 
 
-def scaled_pixels():
-    variants = {f"FedLap, delta {delta}": (fedlap.FedLap(delta=delta), 32, None) for delta in (1, 0.1)}
+def scaled_pixels() -> Variants:
+    variants: Variants = {f"FedLap, delta {delta}": (fedlap.FedLap(delta=delta), 32, None) for delta in (1, 0.1)}
     for delta, tau in ((1, 1), (1, 0.1), (0.1, 0.1), (0.1, 0.01)):
         variants[f"FedLap-Func, delta {delta}, tau {tau}"] = (fedlap.FedLapFunc(delta=delta, tau=tau), 32, None)
     return variants

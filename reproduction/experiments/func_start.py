@@ -9,6 +9,7 @@ import numpy as np
 import fedlap
 from fedlap.algorithms.base import algorithm
 from fedlap.data import credit, fashion_mnist, homogeneous
+from fedlap.solvers import ServerSolver
 
 
 @algorithm
@@ -30,7 +31,9 @@ def on_credit(rounds=(10, 25, 50)):
     model, solver = fedlap.logistic(bias=False), fedlap.adam(epochs=10, batch=4, learning_rate=1e-3, keep=True)
     print(f"UCI Credit, ten epochs, rounds {', '.join(map(str, rounds))}")
     for delta in (0.1, 1.0, 10.0):
-        servers = {name: (method, fedlap.descent()) for name, method in STARTS.items()}
+        servers: dict[str, tuple[type[fedlap.FedLapFunc], ServerSolver]] = {
+            name: (method, fedlap.descent()) for name, method in STARTS.items()
+        }
         servers["by Newton"] = (fedlap.FedLapFunc, fedlap.newton())
         for name, (method, server) in servers.items():
             found = []

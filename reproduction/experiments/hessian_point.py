@@ -42,7 +42,7 @@ class Two(NamedTuple):
 class Mixed(fedlap.FedLapCov):
     """H_k at w_k in v_k's line and at w_g in V_k's."""
 
-    def client_update(self, g, t, k):
+    def client_update(self, g, t, k) -> Any:  # not a Laplace, which FedLapCov's is
         q = fedlap.FedLapCov.client_update(self, g, t, k)
         return Two(q.w, q.H, k.hessian(g.w, self.covariance))
 
@@ -64,7 +64,7 @@ class Remembering(NamedTuple):
 class Previous(fedlap.FedLapCov):
     """H_k in both lines at the client's minimum of the round before."""
 
-    def init(self, s, start):
+    def init(self, s, start) -> tuple[Any, Any]:  # not a DampedFactor, which FedLapCov's is
         g, t = fedlap.FedLapCov.init(self, s, start)
         return g, Remembering(*t, s.zeros)
 
@@ -72,7 +72,7 @@ class Previous(fedlap.FedLapCov):
         q = fedlap.FedLapCov.client_update(self, g, t, k)
         return Laplace(q.w, k.hessian(t.w, self.covariance))
 
-    def factor_update(self, g, t, q, k):
+    def factor_update(self, g, t, q, k) -> Any:
         return Remembering(*fedlap.FedLapCov.factor_update(self, g, t, q, k), q.w)
 
 

@@ -1,4 +1,4 @@
-"""Whether a value is a number: to Python `True` is one, to a setting it is not."""
+"""Checks of numbers: to Python `True` is one, to a setting it is not."""
 
 import math
 from numbers import Integral, Real

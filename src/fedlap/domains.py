@@ -75,7 +75,7 @@ def real(expected: str, holds: Callable[[Any], bool]) -> Domain:
 
 
 def as_real(value: Any) -> Any:
-    """A float for a whole number, unless there is none so large."""
+    """A whole number as a float, unless there is none so large; anything else as a static argument needs it."""
     return float(value) if type(value) is int and is_number(value) else _tuples(value)
 
 
@@ -86,13 +86,16 @@ def choice(*values: Any) -> Domain:
 
     def parse(plain: Any) -> Any:
         plain = _tuples(plain)
-        return next((one for one in values if plain == one and not isinstance(plain, bool)), plain)
+        return next((option for option in values if plain == option and not isinstance(plain, bool)), plain)
 
-    return Domain(expected, lambda value: any(type(value) is type(one) and value == one for one in values), parse)
+    def holds(value: Any) -> bool:
+        return any(type(value) is type(option) and value == option for option in values)
+
+    return Domain(expected, holds, parse)
 
 
 def optional(domain: Domain) -> Domain:
-    """The same, or None, which a file writes "none"."""
+    """The values of a domain, or None, which a file writes "none"."""
     return Domain(
         f"{domain.expected}, or none",
         lambda value: value is None or domain.holds(value),
@@ -111,7 +114,7 @@ ANY = Domain("any value", lambda value: True)  # of an argument that its functio
 
 
 class FromRun(enum.Enum):
-    """What a run gives to an argument that no one has set. No default is filled in: to set it is to say something."""
+    """What a run gives to an argument that is not set. No default is filled in: to set it is to say something."""
 
     SEED = enum.auto()
     DATA_DIR = enum.auto()
@@ -127,18 +130,18 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
 def domains_of(maker: Callable) -> dict[str, Domain]:
     """The domain of each argument of a class or function."""
     fields = dataclasses.fields(maker) if dataclasses.is_dataclass(maker) else ()
-    found = {field.name: field.metadata["domain"] for field in fields if "domain" in field.metadata}
-    return {name: found.get(name) or _noted(each, Domain) or ANY for name, each in parameters(maker).items()}
+    hyper = {field.name: field.metadata["domain"] for field in fields if "domain" in field.metadata}
+    return {name: hyper.get(name) or _noted(parameter, Domain) or ANY for name, parameter in parameters(maker).items()}
 
 
 @functools.cache
 def from_run(maker: Callable) -> dict[str, FromRun]:
     """The arguments of a class or function that a run may fill in, each with what it is given."""
-    found = {name: _noted(each, FromRun) for name, each in parameters(maker).items()}
-    return {name: source for name, source in found.items() if source is not None}
+    sources = {name: _noted(parameter, FromRun) for name, parameter in parameters(maker).items()}
+    return {name: source for name, source in sources.items() if source is not None}
 
 
 def _noted(parameter: inspect.Parameter, kind: type) -> Any:
-    """What an annotation `Annotated[type, note]` notes of that kind."""
+    """The note of that kind in an annotation `Annotated[type, note]`, or None."""
     notes = getattr(parameter.annotation, "__metadata__", ())
     return next((note for note in notes if isinstance(note, kind)), None)

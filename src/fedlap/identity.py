@@ -42,9 +42,10 @@ def of(value: Any) -> Form:
 
 
 def said(maker: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Form]:
-    """Of the arguments of a class or a function those that it would not fill in by itself, each in its one form."""
-    known = _defaults(maker)
-    return {key: of(value) for key, value in arguments.items() if key not in known or not _same(value, known[key])}
+    """The arguments that a class or a function would not fill in by itself, each in its one form."""
+    defaults = _defaults(maker)
+    filled_in = lambda key, value: key in defaults and _same(value, defaults[key])
+    return {key: of(value) for key, value in arguments.items() if not filled_in(key, value)}
 
 
 def text(form: Form) -> str:
@@ -59,19 +60,19 @@ def digest(form: Form) -> str:
 
 @functools.cache  # thousands of cells of a grid ask for the same few
 def _defaults(maker: Callable[..., Any]) -> dict[str, Any]:
-    """What may be left out. Of a dataclass these are fields, which need not be the arguments of its constructor."""
+    """The defaults of a maker of this package, by name; of a dataclass those of its fields, of another maker none."""
     if maker.__module__.partition(".")[0] != __package__:
         return {}
     if not dataclasses.is_dataclass(maker):
-        parameters = inspect.signature(maker).parameters.values()
-        return {each.name: each.default for each in parameters if each.default is not each.empty}
+        defaults = {name: parameter.default for name, parameter in inspect.signature(maker).parameters.items()}
+        return {name: default for name, default in defaults.items() if default is not inspect.Parameter.empty}
     fields, missing = dataclasses.fields(maker), dataclasses.MISSING
-    made = {each.name: each.default_factory() for each in fields if each.default_factory is not missing}
-    return {each.name: each.default for each in fields if each.default is not missing} | made
+    values = {field.name: field.default for field in fields if field.default is not missing}
+    return values | {field.name: field.default_factory() for field in fields if field.default_factory is not missing}
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Text tells `true` from 1; functions that show themselves alike need not be."""
+    """Whether a value is the default. Text tells `true` from 1; functions that show themselves alike need not be."""
     if value is default:
         return True
     if callable(value) and not _is_record(value):

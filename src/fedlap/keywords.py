@@ -1,4 +1,4 @@
-"""A misspelt keyword is an error for the user, with the name that was meant, and not one of Python's own."""
+"""Keywords that are checked: a misspelt one is an error for the user, with the name that was meant."""
 
 import functools
 import inspect

@@ -28,7 +28,10 @@ def keep_compiled_programs() -> None:
 
 
 def forget_programs(seconds: float) -> None:
-    """Those written in the last so many seconds: JAX would warn of half a program for ever, and never replace it."""
+    """Remove the compiled programs of the last so many seconds.
+
+    JAX would warn of half a program for ever, and never replace it.
+    """
     if (folder := _kept_in()) is None:
         return
     since = time.time() - seconds
@@ -39,14 +42,17 @@ def forget_programs(seconds: float) -> None:
 
 
 def cores() -> list[int]:
-    """Those this process may use, which may be fewer than there are."""
+    """The cores that this process may use, which may be fewer than there are."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def stay_on(some: Iterable[int]) -> None:
-    """A process runs as many threads as it sees cores, and two that share none do not wait for each other."""
+def stay_on(numbers: Iterable[int]) -> None:
+    """Keep this process on the cores of these numbers, where the system can.
+
+    A process runs as many threads as it sees cores, and two that share none do not wait for each other.
+    """
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, some)
+        os.sched_setaffinity(0, numbers)
 
 
 def _kept_in() -> str | None:

@@ -1,4 +1,4 @@
-"""Work that has to stop, by Ctrl-C or because the disk is full: one line says how to go on.
+"""The end of work that has to stop, by Ctrl-C or because the disk is full: one line says how to go on.
 
 A KeyboardInterrupt may be raised inside a destructor or a library's callback, where Python prints it and goes on, and
 compiled code that is still at work can make the interpreter's own end a crash. So on the command line a thread waits
@@ -23,10 +23,8 @@ SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it
 LATELY = 5.0  # seconds: what is older than that was written whole before Ctrl-C
 
 _ways: list[str] = []  # how to go on, the innermost last
-_sweepers: list[
-    Callable[[float], None]
-] = []  # functions that remove what others may have left half written, so many seconds back
-_whole = threading.Lock()  # held while something must not be left half done
+_sweepers: list[Callable[[float], None]] = []  # they remove what may be half written, so many seconds back
+_critical = threading.Lock()  # held while something must not be left half done
 
 
 def end_on_interrupt() -> None:
@@ -71,8 +69,8 @@ def resumable(way: str) -> Iterator[None]:
             raise
         for function in _sweepers:
             function(time.monotonic() - began)
-        where = error.filename or "a file"
-        raise DataError(f"{where}: cannot be written ({error.strerror}); make room on the disk, then {way}") from error
+        file = error.filename or "a file"
+        raise DataError(f"{file}: cannot be written ({error.strerror}); make room on the disk, then {way}") from error
     finally:
         _ways.pop()
 
@@ -80,7 +78,7 @@ def resumable(way: str) -> Iterator[None]:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """A short block that Ctrl-C waits for."""
-    with _whole:
+    with _critical:
         yield
 
 
@@ -91,7 +89,7 @@ def _left_to_the_thread(*_: object) -> None:
 def _wait(reading: int) -> None:
     while signal.SIGINT not in os.read(reading, 1):
         pass
-    with _whole:
+    with _critical:
         _end()
 
 

@@ -29,14 +29,14 @@ def number(name: str) -> int:
 
 
 def check_seed(name: str, seed: object) -> int:
-    """As an int."""
+    """A seed as an int; `name` is what the message calls it."""
     if not _is_seed(seed):
         raise ConfigError(f"{name} is {seed!r}; expected a whole number from 0 to {LARGEST}")
     return int(seed)
 
 
 def check_seeds(name: str, seeds: object) -> tuple[int, ...]:
-    """As a tuple of at least one, each of them once."""
+    """Seeds as a tuple of at least one, each of them once; `name` is what the message calls them."""
     listed = list(seeds) if isinstance(seeds, Iterable) else []
     if not listed or not all(map(_is_seed, listed)):
         raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers from 0 to {LARGEST}")

@@ -1,4 +1,4 @@
-"""ρ, how far a factor moves in one round: a number, or one of these rules.
+"""Damping ρ, how far a factor moves in one round: a number, or one of these rules.
 
 With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both rules below are safe;
 ρ = 1 is Bayes' own step and needs a covariance that knows the curvature.
@@ -73,7 +73,7 @@ def damping(rho: Any, k: Any) -> Any:
 
 
 def ahead(V: Any, reached: jax.Array) -> Any:
-    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that has not spoken has reached and adds nothing."""
+    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that was never drawn adds nothing."""
     return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
 
 
@@ -82,7 +82,7 @@ PARTS = ("first", "second", "after")
 
 
 def _is_damping(value: Any) -> bool:
-    """A function alone is no rule: it could not be an argument of a compiled program."""
+    """Whether a value is a number in (0, 1] or a rule. A function alone is none: no compiled program could take it."""
     if is_number(value):
         return 0 < value <= 1
     return callable(value) and dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -1,4 +1,4 @@
-"""Constructors as schemas: a field states its domain, and the same field is option, sweep axis and trace leaf."""
+"""Hyper-parameters as fields of a class: each states its domain, and is option, sweep axis and trace leaf alike."""
 
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform
@@ -50,9 +50,9 @@ def hyper(domain: str | Domain, *, static: bool = False, **default: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(hyper,))
 def hyperparameters(cls: Class) -> Class:
-    """A frozen dataclass of keyword arguments, whose numbers are leaves: a sweep over them compiles once.
+    """A class decorator: a frozen dataclass of keyword arguments, whose numbers are leaves of a pytree.
 
-    Making one checks it, so that the line with the mistake is the line that fails.
+    A sweep over them compiles once. Making one checks it, so that the line with the mistake is the line that fails.
     """
     cls.__post_init__ = check
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -70,10 +70,10 @@ def check(thing: Any) -> None:
 
 def options(cls: type) -> list[str]:
     """The hyper-parameters of a class as a command line sets them: `delta`, `rho=evenly`."""
-    of_class = domains_of(cls)
+    domains = domains_of(cls)
     return [
-        name if each.default is each.empty else f"{name}={_text(of_class[name].format(each.default))}"
-        for name, each in parameters(cls).items()
+        name if parameter.default is parameter.empty else f"{name}={_text(domains[name].format(parameter.default))}"
+        for name, parameter in parameters(cls).items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as pytrees: fields are leaves, except those that are part of the program."""
+"""Pytrees of frozen dataclasses: fields are leaves, except those that are part of the program."""
 
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform
@@ -49,7 +49,7 @@ def pytree(cls: Class) -> Class:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a value is one of a program that is being compiled: what it is, no one knows yet."""
+    """Whether a value belongs to a program that is being compiled, and is not known yet."""
     return isinstance(value, jax.core.Tracer)
 
 

@@ -21,14 +21,17 @@ from fedlap.arrays import Array, Number
 
 @pytree
 class Quadratic:
-    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre or a slope that is a plain 0.0 is absent."""
+    """w ↦ ½(w−c)ᵀA(w−c) + rᵀ(w−c); a centre that is None is zero.
+
+    A slope of zero is a number and is added like any other: without it the compiler would round the rest otherwise.
+    """
 
     A: Any
     c: Any
     r: Any
 
     def __add__(self, other: "Quadratic") -> "Quadratic":
-        centre = other.c if _absent(self.c) else self.c
+        centre = other.c if self.c is None else self.c
         curvature = other.A if self.A is FLAT else self.A if other.A is FLAT else self.A + other.A
         return Quadratic(curvature, centre, self._slope_at(centre) + other._slope_at(centre))
 
@@ -46,8 +49,11 @@ class Quadratic:
 
     __rmul__ = __mul__
 
-    def _slope_at(self, centre: Vector | float) -> Any:
-        return self.r if self.c is centre else self.r + self.A @ (centre - self.c)
+    def _slope_at(self, centre: Vector | None) -> Any:
+        """The slope at another centre. At its own, the very same vector, there is nothing to add; at a copy, zeros."""
+        if self.c is centre or self.A is FLAT:
+            return self.r
+        return self.r + self.A @ (centre if self.c is None else centre - self.c)
 
     def __call__(self, w: Vector) -> Array:
         return _value(jax.lax.stop_gradient(self), w)
@@ -58,30 +64,32 @@ def fold(q: Quadratic) -> Quadratic:
 
     One without curvature has none, and stays as it is.
     """
-    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _absent(q.r):
-        return Quadratic(q.A, q.c - q.r / q.A.scale, 0.0)
+    if isinstance(q.A, Isotropic) and not _is_zero(q.A.scale) and not _is_zero(q.r):
+        shift = q.r / q.A.scale
+        return Quadratic(q.A, -shift if q.c is None else q.c - shift, 0.0)
     return q
 
 
-def _absent(part: Vector | float) -> bool:
-    return isinstance(part, float)
-
-
 def _is_zero(number: Number) -> bool:
+    """Whether a number is known to be zero: one inside a compiled program never is."""
     return isinstance(number, float) and number == 0
 
 
 # The derivative is stated, not derived: autodiff of ½xᵀAx would form Ax and Aᵀx and add their halves.
 @jax.custom_jvp
 def _value(q: Quadratic, w: Vector) -> Array:
-    x = w - q.c
+    x = _from_centre(q, w)
     return (q.A @ x / 2 + q.r) @ x
 
 
 @_value.defjvp
 def _value_jvp(primals, tangents):
     (q, w), (_, dw) = primals, tangents
-    return _value(q, w), (q.A @ (w - q.c) + q.r) @ dw
+    return _value(q, w), (q.A @ _from_centre(q, w) + q.r) @ dw
+
+
+def _from_centre(q: Quadratic, w: Vector) -> Vector:
+    return w if q.c is None else w - q.c
 
 
 IDENTITY = Isotropic(1.0)
@@ -90,9 +98,9 @@ FLAT = Isotropic(0.0)  # no curvature: known by itself, because inside a compile
 
 def linear(v: Vector) -> Quadratic:
     """w ↦ vᵀw."""
-    return Quadratic(FLAT, 0.0, v)
+    return Quadratic(FLAT, None, v)
 
 
-def square(S: Isotropic | Diagonal | Full | Shifted = IDENTITY, *, around: Vector | float = 0.0) -> Quadratic:
+def square(S: Isotropic | Diagonal | Full | Shifted = IDENTITY, *, around: Vector | None = None) -> Quadratic:
     """w ↦ (w − m)ᵀS(w − m); m is zero unless given."""
     return Quadratic(2 * S, around, 0.0)

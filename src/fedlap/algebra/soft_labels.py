@@ -1,4 +1,4 @@
-"""Inputs that clients and server both hold, and the soft labels that clients send about them.
+"""Memory points, inputs that clients and server both hold, and the soft labels that clients send about them.
 
 Cross-entropy is linear in its target, so soft labels form a vector space: they are added over clients,
 subtracted, and scaled. Σ_i τ_i ℓ(ŷ_i, w) needs of them only the weight and the weighted target of each point,
@@ -33,16 +33,16 @@ def weigh(mass: Array, probabilities: Array) -> SoftLabels:
 class Memory:
     """M points, and which of them are whose.
 
-    A client sees its own row of `mine`, the server all of them, stacked.
+    A client has the places of its own points, the server those of all clients, stacked.
     """
 
     inputs: Array  # [M, ...]
-    mine: Array  # [m] places in `inputs`
+    places: Array  # [m] places in `inputs`
 
     def place(self, labels: SoftLabels) -> SoftLabels:
-        """Labels of the points of `mine` as labels of all M points, zero elsewhere."""
+        """Labels of the points at `places` as labels of all M points, zero elsewhere."""
         size, classes = len(self.inputs), labels.targets.shape[-1]
         return SoftLabels(
-            jnp.zeros(size, labels.mass.dtype).at[self.mine].add(labels.mass),
-            jnp.zeros((size, classes), labels.targets.dtype).at[self.mine].add(labels.targets),
+            jnp.zeros(size, labels.mass.dtype).at[self.places].add(labels.mass),
+            jnp.zeros((size, classes), labels.targets.dtype).at[self.places].add(labels.targets),
         )

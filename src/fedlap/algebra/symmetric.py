@@ -19,7 +19,7 @@ from fedlap.arrays import Array, Number
 
 
 class Silent(NamedTuple):
-    """What a symmetric matrix says nothing of."""
+    """The directions that a symmetric matrix says nothing of."""
 
     null: Array  # [P, P] columns that span it, zero where a column of the matrix depends on no other
     pivots: Array  # [P] what the matrix has left for each of them, of a unit diagonal
@@ -51,9 +51,10 @@ def _all_heard(V: Array) -> Array:
 
 
 def _step_where_heard(V: Array, delta: Number, v: Array, near: Array, scale: Array, M: Array) -> Array:
-    """With B for what V is silent on, Bᵀw is known, and said once more gives the system full rank.
+    """The step from `near` to the solution, where V is silent on something.
 
-    In units of the matrix, x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
+    With B for that, Bᵀw is known, and said once more gives the system full rank. In units of the matrix,
+    x = w/scale, that is CCᵀx = C·(…), where C is scale · B with columns of length one.
     """
     B, pivots = silent(V)
     C = scale[:, None] * B
@@ -63,16 +64,16 @@ def _step_where_heard(V: Array, delta: Number, v: Array, near: Array, scale: Arr
     values, vectors = jnp.linalg.eigh(M + C @ C.T)
     missing = v - V @ near - delta * near
 
-    def given(known):
+    def step_of(known):
         right = scale * missing + C @ (known / lengths)
         return scale * (vectors @ ((vectors.T @ right) / jnp.maximum(values, rounding(V))))
 
     prior = delta * (C**2).T @ scale**2
     doubtful = jnp.where(jnp.abs(pivots) > 20 * jnp.finfo(V.dtype).eps, rounding(V), 0)
     to_zero = -jnp.where(prior + doubtful > 0, prior / (prior + doubtful), 0) * (B.T @ near)
-    terms = jnp.abs(v) + jnp.abs(V) @ (jnp.abs(near) + jnp.abs(given(to_zero)))
+    terms = jnp.abs(v) + jnp.abs(V) @ (jnp.abs(near) + jnp.abs(step_of(to_zero)))
     heard = (jnp.abs(B.T @ v) > jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ terms)) & (delta > 0)
-    step = given(jnp.where(heard, B.T @ missing / jnp.where(delta > 0, delta, 1), to_zero))
+    step = step_of(jnp.where(heard, B.T @ missing / jnp.where(delta > 0, delta, 1), to_zero))
     return jnp.where(pivots.min() < -rounding(V), jnp.nan, step)
 
 
@@ -96,8 +97,8 @@ def silent(matrix: Array) -> Silent:
 
     def sweep(carry):
         swept, table = carry
-        found = pivots(swept, table)
-        j = jnp.where(found >= found.max() / 10, jnp.diagonal(matrix), -jnp.inf).argmax()
+        remaining = pivots(swept, table)
+        j = jnp.where(remaining >= remaining.max() / 10, jnp.diagonal(matrix), -jnp.inf).argmax()
         pivot, column, row = table[j, j], table[:, j], table[j]
         table = table - jnp.outer(column, row) / pivot
         table = table.at[:, j].set(-column / pivot).at[j].set(row / pivot).at[j, j].set(1 / pivot)

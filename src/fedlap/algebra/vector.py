@@ -90,7 +90,7 @@ class Vector(Linear):
 
     @property
     def rows(self) -> Array:
-        """Of vectors stacked on axis 0, such as `state.clients.factor.v`, a row each: [K, P]."""
+        """The flat numbers of stacked vectors, such as `state.clients.factor.v`, a row each: [K, P]."""
         return jax.vmap(lambda vector: vector.flat)(self)
 
     @property

@@ -79,7 +79,7 @@ class Factor(NamedTuple):
 
 
 class DampedFactor(NamedTuple):
-    """The same, moved by ρ a round from nothing: by now it has reached the part 1 − Π(1 − ρ) of what it moves to."""
+    """A Factor that moves by ρ a round: by now it has reached the part 1 − Π(1 − ρ) of what it moves to."""
 
     v: Vector
     V: Any
@@ -122,7 +122,7 @@ class Server(NamedTuple):
 
 
 class Algorithm(ABC, Generic[G, T, Q, C]):
-    """Subclasses are final: hyper-parameters and these seven pure methods, nothing else."""
+    """A federated algorithm: hyper-parameters and these seven pure methods, nothing else. Subclasses are final."""
 
     one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
     mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
@@ -151,7 +151,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
     @abstractmethod
     def server_update(self, g: G, c: C, s: Server) -> G:
-        """The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
+        """q_g after a round. The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
 
     def precision(self, g: G) -> Any:
         """How sure the method is by now: `g.precision`, or else `g.S`; None where a method has neither."""

@@ -15,7 +15,7 @@ DataSet = Annotated[str, typer.Argument(help="Its name, for example mnist: see f
 
 
 @data_app.command("list")
-def data_list(data_dir: DataDir = None):
+def data_list(data_dir: DataDir = None) -> None:
     """Which data sets there are, their size and licence, and whether they are here."""
     from rich.console import Console
     from rich.table import Table
@@ -34,7 +34,7 @@ def data_list(data_dir: DataDir = None):
 
 
 @data_app.command("fetch")
-def data_fetch(name: DataSet, data_dir: DataDir = None):
+def data_fetch(name: DataSet, data_dir: DataDir = None) -> None:
     """Download a data set from its official source, checksum it, and keep it."""
     from fedlap.cli.display import downloading
     from fedlap.data import fetch
@@ -45,7 +45,7 @@ def data_fetch(name: DataSet, data_dir: DataDir = None):
 
 
 @data_app.command("verify")
-def data_verify(name: DataSet, data_dir: DataDir = None):
+def data_verify(name: DataSet, data_dir: DataDir = None) -> None:
     """Check every file of a data set against its published checksum."""
     from fedlap.data import verify
 
@@ -56,5 +56,5 @@ def data_verify(name: DataSet, data_dir: DataDir = None):
         raise typer.Exit(1)
 
 
-def _size(count):
+def _size(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

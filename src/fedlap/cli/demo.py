@@ -2,11 +2,14 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
 from fedlap.cli.processes import Processes, free_port
 from fedlap.data.federation import Federation
@@ -14,6 +17,7 @@ from fedlap.experiments import spec
 from fedlap.run.simulation import Simulation
 from fedlap.study import model as fitted
 from fedlap.study.agreement import example, scaffold
+from fedlap.study.agreement.contract import Study
 from fedlap.study.protocol.messages import digest, pack
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.table.encoding import pool
@@ -22,7 +26,7 @@ START = 120  # seconds a process may take to start on a slow machine
 ROUND = 60  # seconds for a round of the demo
 
 
-def play(rounds, algorithm, keep, tell):
+def play(rounds: int, algorithm: str, keep: Path | None, tell: Callable[[str], None]) -> bool:
     """Whether the network and the simulation agree in every bit."""
     with ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedlap-demo-")))
@@ -39,11 +43,11 @@ def play(rounds, algorithm, keep, tell):
         processes.stop()
         model = fitted.load(study.folder / "model")
         history = json.loads((study.folder / "model" / "history.json").read_text())
-        state = simulated(study, files)
+        weights = simulated(study, files)
     for entry in history:
         score = f"accuracy {entry['accuracy']:.3f}, NLL {entry['nll']:.3f}"
         tell(f"round {entry['round']}: {entry['seconds']:.2f} s, {score}")
-    over_network, in_simulation = model.card["weights_sha256"], digest(pack(state.server.w))
+    over_network, in_simulation = model.card["weights_sha256"], digest(pack(weights))
     tell(f"weights over the network:   sha256 {over_network}")
     tell(f"weights in the simulation:  sha256 {in_simulation}")
     seconds = float(np.median([entry["seconds"] for entry in history]))
@@ -52,13 +56,13 @@ def play(rounds, algorithm, keep, tell):
     return same
 
 
-def settings(algorithm):
+def settings(algorithm: str) -> dict[str, Any]:
     """An algorithm with the settings of the bundled experiment."""
     chosen = spec.resolve(*spec.read_table(), algorithms=[algorithm]).as_dict()["algorithms"][algorithm]
     return {"name": algorithm, **{key: value for key, value in chosen.items() if value is not None}}
 
 
-def make(folder, rounds, algorithm, **options):
+def make(folder: Path, rounds: int, algorithm: str, **options: Any) -> tuple[Study, dict[str, Path]]:
     """The study's folder, its keys, and the four hospitals' files."""
     text = example.example_study(
         name=folder.name,
@@ -72,27 +76,33 @@ def make(folder, rounds, algorithm, **options):
     return study, example.example_files(folder / "data")
 
 
-def start_server(processes, study, name="server"):
+def start_server(processes: Processes, study: Study, name: str = "server") -> None:
+    """Start the study's server and wait until it is ready."""
     processes.start(name, "server", study.path)
     processes.wait_for(name, "ready.", START)
 
 
-def start_node(processes, study, name, path):
+def start_node(processes: Processes, study: Study, name: str, path: Path) -> None:
+    """Start the node of one member with its file."""
     processes.start(name, "node", study.path, "--name", name, "--data", path)
 
 
-def start_run(processes, study):
+def start_run(processes: Processes, study: Study) -> None:
+    """Start the coordinator."""
     processes.start("run", "study", "run", study.path)
 
 
-def simulated(study, files):
-    """The same study as a simulation of one client at a time: its last state."""
+def simulated(study: Study, files: dict[str, Path]) -> Vector:
+    """The same study as a simulation of one client at a time: the weights of its last round."""
     records = {member.name: FileRecords(study, member.name, files[member.name]) for member in study.members}
     pooled = pool(site.statistics() for site in records.values())
     rows = [site.encode(pooled) for site in records.values()]
     federation = Federation.from_arrays(
         clients=[(site.inputs, site.labels) for site in rows],
-        test=tuple(np.concatenate([site[place] for site in rows]) for place in (2, 3)),
+        test=(
+            np.concatenate([site.test_inputs for site in rows]),
+            np.concatenate([site.test_labels for site in rows]),
+        ),
         names=list(records),
         classes=len(study.target.classes),
     )
@@ -109,4 +119,4 @@ def simulated(study, files):
     state = run.init()
     for _ in range(1 if run.algorithm.one_shot else study.rounds):
         state = run.step(state)
-    return state
+    return state.server.w

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from rich import box
 from rich.console import Console
@@ -18,7 +19,7 @@ from fedlap.experiments.summary import Text
 from fedlap.experiments.sweep import Sweep
 
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
-WORDS = ("algorithm", "setting")  # columns of words; the others are of numbers
+TEXTS = ("algorithm", "setting")  # columns of text; the others are of numbers
 
 
 class Display:
@@ -38,18 +39,21 @@ class Display:
         self.live.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.live.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.__exit__(kind, error, trace)
         if not self.progress.tasks:
             return  # nothing had begun, and the error says why
         if not self.console.is_terminal:
             self.console.print()  # a bar that is written to a file leaves its line open
         finished, diverged = self.counts
-        minutes = (time.monotonic() - self.began) / 60
+        duration = _duration(time.monotonic() - self.began)
         lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
-        self.console.print(f"{finished} runs in {minutes:.1f} minutes{lost}.")
+        self.console.print(f"{finished} runs in {duration}{lost}.")
 
     def show(self, event: Planned | Advanced | Finished) -> None:
+        """Take in an event."""
         if isinstance(event, Planned):
             self._plan(event)
         elif isinstance(event, Advanced):
@@ -73,17 +77,17 @@ class Display:
 
     def _log(self, task: Task) -> None:
         """One line for a log file, where a bar shows only in the end."""
-        words = f"{time.strftime('%H:%M:%S')} {task.description}: {task.completed} of {task.total} runs; {self._now()}"
-        self.console.print(words, soft_wrap=True, highlight=False)
+        line = f"{time.strftime('%H:%M:%S')} {task.description}: {task.completed} of {task.total} runs; {self._now()}"
+        self.console.print(line, soft_wrap=True, highlight=False)
 
     def _plan(self, planned: Planned) -> None:
         self.left = len(planned.cells)
         self.estimate.plan(planned.jobs + (planned.later or []), planned.workers or planned.threads)
         self.until = "" if planned.later is not None else " of the search; its winners run then"
         how = f"{planned.workers} processes" if planned.workers else "as compiled batches"
-        words = {"search": "search, rows held out", "final": "final, all rows"}[planned.phase]
+        phase = {"search": "search, rows held out", "final": "final, all rows"}[planned.phase]
         total = len(planned.cells) + planned.done
-        description = words if self.sweep.is_grid else "runs"
+        description = phase if self.sweep.is_grid else "runs"
         self.bar = self.progress.add_task(description, total=total, completed=planned.done, now=how)
 
     def _now(self) -> str:
@@ -91,15 +95,15 @@ class Display:
         if not self.left:
             return "done"
         about = "time left: not known before the second round ends"
-        words = about if left is None else f"about {_duration(left)} left{self.until}"
-        return "; ".join([words, *self.running.values()])
+        remaining = about if left is None else f"about {_duration(left)} left{self.until}"
+        return "; ".join([remaining, *self.running.values()])
 
 
 def show_table(console: Console, text: Text) -> None:
     """A table of words, as wide as the screen allows."""
     table = Table(title=text.title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for head in text.heads:
-        table.add_column(head, no_wrap=head != "setting", justify="left" if head in WORDS else "right")
+        table.add_column(head, no_wrap=head != "setting", justify="left" if head in TEXTS else "right")
     for row in text.rows:
         table.add_row(*row)
     screen.show(console, table)

@@ -25,7 +25,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(study_cli.study_app, name="study")
 
 
-def _version(asked: bool):
+def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"fedlap {__version__}")
         raise typer.Exit
@@ -36,7 +36,7 @@ def fedlap(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
     ] = False,
-):
+) -> None:
     """Federated learning where ADMM meets Bayes."""
 
 
@@ -51,7 +51,7 @@ for command in (moved.table, moved.figure, moved.reproduce):
 
 
 @app.command()
-def algorithms():
+def algorithms() -> None:
     """List the algorithms, their equations and their hyper-parameters."""
     import inspect
 
@@ -63,7 +63,9 @@ def algorithms():
 
     console = Console(highlight=False)
     for name, algorithm in ALGORITHMS.items():
-        title = inspect.getmodule(algorithm).__doc__.strip().splitlines()[0]
+        about = sys.modules[algorithm.__module__].__doc__
+        assert about and algorithm.__doc__, f"the file of {name} begins with its title, and the class has its equations"
+        title = about.strip().splitlines()[0]
         console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
         console.print(title, style="dim", markup=False)
         console.print(inspect.cleandoc(algorithm.__doc__), markup=False)

@@ -1,11 +1,17 @@
 """The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedlap.stopping import raise_on_interrupt
+
+if TYPE_CHECKING:
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.protocol.coordinator import Outcome
+    from fedlap.study.protocol.site import Site
+    from fedlap.study.protocol.terms import Terms
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
@@ -16,28 +22,30 @@ def server(
         str | None,
         typer.Option(metavar="ADDRESS", help="Where to listen; if not given, here alone if the study is, else at all."),
     ] = None,
-):
+) -> None:
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
     from fedlap.errors import ConfigError
     from fedlap.flower.server import serve, state_folder, where_to_listen
     from fedlap.study.agreement.contract import Study
     from fedlap.study.agreement.keys import canonical
 
-    study = Study.read(study)
+    contract = Study.read(study)
     if bind and bind.count(":") == 1:  # an IPv6 address has more
-        raise ConfigError(f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {study.path}")
-    bind = canonical(bind or where_to_listen(study.host))
+        raise ConfigError(
+            f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {contract.path}"
+        )
+    bind = canonical(bind or where_to_listen(contract.host))
     typer.echo(
-        f"{study.name}: server for {', '.join(member.name for member in study.members)}, TLS, members' keys only"
+        f"{contract.name}: server for {', '.join(member.name for member in contract.members)}, TLS, members' keys only"
     )
-    typer.echo(f"listening at {bind}, port {study.port}; its state is in {state_folder(study)}")
+    typer.echo(f"listening at {bind}, port {contract.port}; its state is in {state_folder(contract)}")
 
-    def ready():
+    def ready() -> None:
         typer.echo("ready. Next, at each member:  fedlap node STUDY --name MEMBER --data FILE")
-        typer.echo(f"and in another window here:   fedlap study run {study.path}      (Ctrl-C stops the server)")
+        typer.echo(f"and in another window here:   fedlap study run {contract.path}      (Ctrl-C stops the server)")
 
     raise_on_interrupt()
-    serve(study, bind, ready)
+    serve(contract, bind, ready)
 
 
 def node(
@@ -50,32 +58,34 @@ def node(
     ] = None,
     key: Annotated[Path | None, typer.Option(help="This member's private key; by default members/NAME.key.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
-):
+) -> None:
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.agreement.contract import Study
+    from fedlap.study.protocol.records import FileRecords
     from fedlap.study.protocol.site import Site
+    from fedlap.study.protocol.terms import Terms
     from fedlap.study.table import encoding
 
-    study = Study.read(study)
-    member = study.member(name)
+    contract = Study.read(study)
+    member = contract.member(name)
     keep_compiled_programs()
-    folder = state or study.folder / "state" / name
-    site = Site.of(study, name, data, folder, typer.echo)
-    records = site.records
+    folder = state or contract.folder / "state" / name
+    terms, records = Terms.of(contract), FileRecords(contract, name, data)
+    site = Site(terms, name, records, folder, typer.echo)
     typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
     if explain:
-        for line in encoding.warnings(study, records.train):
+        for line in encoding.warnings(contract, records.train):
             typer.echo(line)
         return _explain(site)
     from fedlap.flower.node import serve
 
     raise_on_interrupt()
-    typer.echo(f"connecting to {study.address} as {name}; what is sent is recorded in {site.audit_log}")
-    serve(study, site, folder, key or member.private_key, typer.echo, patience)
+    typer.echo(f"connecting to {contract.address} as {name}; what is sent is recorded in {site.audit_log}")
+    serve(contract, site, folder, key or member.private_key, typer.echo, patience)
 
 
-def _explain(site) -> None:
+def _explain(site: "Site") -> None:
     """Show what a site would send, as a table."""
     from rich.console import Console
     from rich.table import Table
@@ -97,7 +107,7 @@ def run(
     study: StudyFile,
     output: Annotated[Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Start a new run after one that has finished.")] = False,
-):
+) -> None:
     """Run the study's rounds on the server, or go on with them, and write the model and its history."""
     from fedlap.flower.environment import prepare
     from fedlap.flower.server import private_folder
@@ -107,20 +117,20 @@ def run(
     from fedlap.study.protocol import runs
     from fedlap.study.protocol.terms import Terms
 
-    study = Study.read(study)
-    terms = Terms.of(study)
+    contract = Study.read(study)
+    terms = Terms.of(contract)
     raise_on_interrupt()
-    with runs.only_one(study):
-        if again and (kept := runs.set_aside(study, terms)):
+    with runs.only_one(contract):
+        if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
-        prepare(private_folder(study) / "flower-run")
+        prepare(private_folder(contract) / "flower-run")
         keep_compiled_programs()
-        outcome = _carry_out(study, terms)
-        output = save_outcome(output or study.folder / "model", study, outcome)
+        outcome = _carry_out(contract, terms)
+        output = save_outcome(output or contract.folder / "model", contract, outcome)
     typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
 
 
-def _carry_out(study, terms):
+def _carry_out(study: "Study", terms: "Terms") -> "Outcome":
     """All rounds that are still to be done, shown as they go."""
     from fedlap.flower.server import secret
     from fedlap.flower.transport import GridTransport
@@ -142,7 +152,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 5,
     algorithm: Annotated[str, typer.Option(help="Which algorithm.")] = "fedlap_cov",
     keep: Annotated[Path | None, typer.Option(help="A new folder to work in and leave behind.")] = None,
-):
+) -> None:
     """All of it on this machine: four hospitals, real processes, TLS and keys; then compare with the simulation."""
     from fedlap.cli.demo import play
 

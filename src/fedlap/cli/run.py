@@ -24,7 +24,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs, or batches of runs,
 
 
 def run(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SPEC.toml] [ALGORITHM]...", help="What to run; all on the hospitals if not given."),
     ] = None,
@@ -44,13 +44,13 @@ def run(
     from fedlap.experiments import sweep as cells
 
     if resume is not None:
-        if words or settings or only or output:
+        if arguments or settings or only or output:
             raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
         folder, wanted = resume, folders.reopen(resume)
     else:
-        words = words or []
-        file = words.pop(0) if words and spec.is_file(words[0]) else None
-        wanted = cells.read(file, words, settings or []).narrow(only or [])
+        arguments = arguments or []
+        file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
+        wanted = cells.read(file, arguments, settings or []).narrow(only or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     bring_data(wanted, data_dir)
     if resume is None:  # only now: without its data there is nothing to resume
@@ -97,7 +97,7 @@ def train(
 
     from fedlap.cli.display import show_table
     from fedlap.experiments import folder as folders
-    from fedlap.experiments import results, summary
+    from fedlap.experiments import plots, results, summary
     from fedlap.files import atomic
     from fedlap.stopping import resumable
 
@@ -123,9 +123,14 @@ def train(
         if folder is not None and shown is not None:
             winners, text = shown
             atomic.write(folder / folders.TABLE, text.markdown())
-            summary.curves(winners, sweep.name, folder / folders.CURVES)
+            if plots.can_draw():
+                summary.curves(winners, sweep.name, folder / folders.CURVES)
+            else:
+                missing = f"{folders.CURVES} is not drawn: matplotlib is not here; {plots.CURE}"
+                console.print(missing, soft_wrap=True, markup=False)
     if folder is not None:
-        written = ", ".join([folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION])
+        files = (folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION)
+        written = ", ".join(name for name in files if (folder / name).exists())
         console.print(f"Written: {folder}/{written}", soft_wrap=True)  # a path in two lines is nothing to copy
 
 

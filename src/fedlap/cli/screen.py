@@ -1,14 +1,15 @@
 """What fits a screen of any width: a table's columns if they do, else a line a value; nothing is ever cut."""
 
 from rich.cells import cell_len
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 ENDLESS = 10_000  # columns: a screen on which everything fits
 WIDE, MIDDLE = 80, 60  # columns of a screen with room for bars; with room for words
 
 
-def show(console, table, names=1):
+def show(console: Console, table: Table, names: int = 1) -> None:
     """Print a table; where it does not fit, a line for each value, below the `names` that its row begins with."""
     for column in table.columns:
         if column.no_wrap:
@@ -31,9 +32,9 @@ def show(console, table, names=1):
         console.print(values)
 
 
-def bars(console, width):
+def bars(console: Console, width: int) -> Progress:
     """Progress bars with `description` so wide, as far as there is room, and a text `now` that wraps."""
-    columns = [TextColumn(f"{{task.description:<{width}}}"), MofNCompleteColumn()]
+    columns: list[ProgressColumn] = [TextColumn(f"{{task.description:<{width}}}"), MofNCompleteColumn()]
     if console.width >= WIDE:
         columns.insert(1, BarColumn(bar_width=min(30, console.width - 70)))
     columns.append(TextColumn("{task.fields[now]}", table_column=Column(overflow="fold")))

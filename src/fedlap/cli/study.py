@@ -1,12 +1,16 @@
 """The commands of a study that need no network: make one, check a file or a log, predict with its model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedlap.cli.help import Commands
 from fedlap.stopping import raise_on_interrupt
+
+if TYPE_CHECKING:
+    from fedlap.study.agreement.contract import Study
+    from fedlap.study.table.table import Checked
 
 study_app = typer.Typer(cls=Commands, help="A study across real sites, each with its own file.", no_args_is_help=True)
 
@@ -29,7 +33,7 @@ def new(
         str | None,
         typer.Option(metavar="COLUMN", help="With --columns-from: what to predict; the last column if not given."),
     ] = None,
-):
+) -> None:
     """Make a study: its file, a certificate for the server and a key pair for each member."""
     from fedlap.errors import ConfigError
     from fedlap.study.agreement import example, scaffold
@@ -52,7 +56,7 @@ def new(
     typer.echo(_after_new(study, folder, columns_from))
 
 
-def _after_new(study, folder, columns_from):
+def _after_new(study: "Study", folder: Path, columns_from: Path | None) -> str:
     drafted = "the columns are a DRAFT from one file: read each line" if columns_from else "an example: four hospitals"
     width = max(len(member.name) for member in study.members)
     to_members = "\n".join(
@@ -79,7 +83,7 @@ def certificate(
     host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A further host that the server is reached at.")
     ] = None,
-):
+) -> None:
     """Sign the server's certificate anew, for the present address: after that was changed."""
     from fedlap.study.agreement import keys
     from fedlap.study.agreement.contract import Study
@@ -89,7 +93,7 @@ def certificate(
     typer.echo(_after_certificate(contract, keys.certified_hosts(contract.folder)))
 
 
-def _after_certificate(contract, hosts):
+def _after_certificate(contract: "Study", hosts: tuple[str, ...]) -> str:
     return f"""\
 {contract.folder / "server.pem"}: a new certificate, for {", ".join(hosts)}. Members keep their ca.crt and their keys.
 
@@ -104,7 +108,7 @@ def check(
     study: StudyFile,
     data: Annotated[Path, typer.Option(metavar="FILE", help="The CSV or Parquet file to check.")],
     name: Annotated[str | None, typer.Option(metavar="MEMBER", help="Which member's file it is.")] = None,
-):
+) -> None:
     """Check a whole file against the study. Nothing is sent, nothing is written."""
     from fedlap.errors import DataError
     from fedlap.study.agreement.contract import Study
@@ -125,11 +129,11 @@ def check(
     typer.echo(_summary(contract, checked, train, test))
 
 
-def _summary(contract, checked, train, test):
+def _summary(contract: "Study", checked: "Checked", train: "Checked", test: "Checked | None") -> str:
     from fedlap.study.table import encoding
 
     classes = ", ".join(
-        f"{(checked.labels == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
+        f"{(checked.known_labels() == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
     )
     rules = {column.name: column.missing for column in contract.columns} | {
         contract.target.name: contract.target.missing
@@ -151,7 +155,7 @@ def _summary(contract, checked, train, test):
 @study_app.command()
 def audit(
     file: Annotated[Path, typer.Argument(help="A site's audit log: state/NAME/audit-NAME.jsonl.")],
-):
+) -> None:
     """Verify the log of what a site has sent: that no line was changed, removed or put in. Nothing is written."""
     from fedlap.errors import DataError
     from fedlap.study.protocol.audit import verify
@@ -164,7 +168,7 @@ def audit(
     typer.echo(_verified(file, entries))
 
 
-def _verified(file, entries):
+def _verified(file: Path, entries: list[dict[str, Any]]) -> str:
     from fedlap.study.protocol.audit import fingerprint
 
     whole = [entry for entry in entries if "unfinished" not in entry]
@@ -181,7 +185,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="The folder of a fitted model.")],
     file: Annotated[Path, typer.Argument(help="New patients: a CSV or Parquet file with the study's columns.")],
     output: Annotated[Path, typer.Option(help="Where to write the probabilities.")] = Path("predictions.csv"),
-):
+) -> None:
     """Predict with a study's model: the probability of each class, for every row of a file."""
     from fedlap.errors import ConfigError
     from fedlap.study import model as fitted

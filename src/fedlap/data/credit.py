@@ -23,7 +23,7 @@ _LABEL = 15
 
 
 def credit(preset: str = "standard", split: str = "heterogeneous", seed: Seed = 0) -> Federation:
-    """Was a credit application approved? 521 training and 131 test records of 42 features.
+    """UCI Credit Approval, 521 training and 131 test records of 42 features: was an application approved?
 
     The publisher's first record is left out in both presets: the paper's authors lost it by reading it as a
     header, and every published number is without it. With it, no table could be compared with theirs, nor the

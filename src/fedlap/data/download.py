@@ -1,4 +1,4 @@
-"""Fetch a published file: resumed where it stopped, checked, and only then given its name."""
+"""Downloads of published files: resumed where they stopped, checked, and only then given their names."""
 
 import fcntl
 import hashlib
@@ -24,15 +24,15 @@ def download(item: Download, folder: Path, progress: Progress | None = None) -> 
 
     An interrupted transfer leaves `<file>.part`, which the next call continues. Wrong bytes leave nothing.
     """
-    part, whole, failures = folder / f"{item.file}.part", folder / item.file, []
+    part, target, failures = folder / f"{item.file}.part", folder / item.file, []
     with _alone_in(folder):
-        if whole.exists() and _md5(whole) == item.md5:  # while this one waited, another brought it
-            return whole
+        if target.exists() and _md5(target) == item.md5:  # while this one waited, another brought it
+            return target
         for url in item.urls:
             try:
                 _fetch(item, url, part, progress)
-                os.replace(part, whole)
-                return whole
+                os.replace(part, target)
+                return target
             except (OSError, http.client.HTTPException, DataError) as error:
                 failures.append(f"{url}: {error}")
     raise DataError(f"cannot download {item.file}: " + "; ".join(failures))
@@ -40,7 +40,7 @@ def download(item: Download, folder: Path, progress: Progress | None = None) -> 
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Two processes that write one `.part` would both end with neither's bytes: the second waits for the first."""
+    """A lock on the folder, made if it is not there: two processes that write one `.part` would spoil it for both."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -92,10 +92,10 @@ def _check(item: Download, part: Path) -> None:
     size = part.stat().st_size
     if size < item.size:
         raise DataError(f"received {size} of {item.size} bytes; run it again to continue")
-    found = _md5(part)
-    if size > item.size or found != item.md5:
+    md5 = _md5(part)
+    if size > item.size or md5 != item.md5:
         part.unlink()
-        raise DataError(f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {found}; discarded")
+        raise DataError(f"expected {item.size} bytes of md5 {item.md5}, received {size} of md5 {md5}; discarded")
 
 
 def _md5(path: Path) -> str:

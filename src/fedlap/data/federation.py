@@ -97,28 +97,28 @@ class Federation:
         """
         clients = list(clients)
         names = validation.client_names(default_names(len(clients)) if names is None else list(names), len(clients))
-        whats = [f"client {client!r}" for client in names]
-        pairs = [_two(what, pair) for what, pair in zip(whats, clients, strict=True)]
+        owners = [f"client {client!r}" for client in names]
+        pairs = [_two(owner, pair) for owner, pair in zip(owners, clients, strict=True)]
         features = frames.column_names(pairs[0][0])
-        read = lambda what, pair: _read(what, pair, features, whats[0])
-        pairs = [read(what, pair) for what, pair in zip(whats, pairs, strict=True)]
+        read = lambda owner, pair: _read(owner, pair, features, owners[0])
+        pairs = [read(owner, pair) for owner, pair in zip(owners, pairs, strict=True)]
         test_inputs, test_labels = read("the test set", _two("the test set", test))
-        for what, (inputs, _) in zip([*whats, "the test set"], [*pairs, (test_inputs, test_labels)], strict=True):
-            validation.same_shape(what, inputs, whats[0], pairs[0][0].shape[1:])
+        for owner, (inputs, _) in zip([*owners, "the test set"], [*pairs, (test_inputs, test_labels)], strict=True):
+            validation.same_shape(owner, inputs, owners[0], pairs[0][0].shape[1:])
         if public is not None:
-            public = frames.matched("the public inputs", public, features, whats[0])
+            public = frames.matched("the public inputs", public, features, owners[0])
 
-        known = dict(zip(whats, (own for _, own in pairs), strict=True))
-        count, class_names = labels.names_of(known, classes)
+        labels_of = {owner: client_labels for owner, (_, client_labels) in zip(owners, pairs, strict=True)}
+        count, class_names = labels.names_of(labels_of, classes)
         others = "; for other labels pass a list of them, classes=[…]" if isinstance(classes, Integral) else ""
         unseen = ", the labels that clients have; pass classes= if it is one more" if classes is None else others
-        encode = lambda what, own, hint=others: labels.encode(what, own, count, class_names, hint)
-        ends = np.cumsum([len(own) for own in known.values()])
+        encode = lambda owner, values, hint=others: labels.encode(owner, values, count, class_names, hint)
+        ends = np.cumsum([len(inputs) for inputs, _ in pairs])
         return cls(
             name=name,
             clients=names,
             inputs=np.concatenate([inputs for inputs, _ in pairs]),
-            labels=np.concatenate([encode(what, own) for what, own in known.items()]),
+            labels=np.concatenate([encode(owner, values) for owner, values in labels_of.items()]),
             rows=tuple(np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1])),
             test_inputs=test_inputs,
             test_labels=encode("the test set", test_labels, unseen),
@@ -161,8 +161,8 @@ class Federation:
         keeps at least one row.
         """
         fraction, rng = validation.fraction_of_rows(fraction), validation.generator(seed)
-        held = [stratified(self.labels[rows], fraction, rng) for rows in self.rows]
-        test = np.concatenate([rows[out] for rows, out in zip(self.rows, held, strict=True)])
+        held_out = [stratified(self.labels[rows], fraction, rng) for rows in self.rows]
+        test = np.concatenate([rows[out] for rows, out in zip(self.rows, held_out, strict=True)])
         if len(test) == 0:
             raise ConfigError(
                 f"fraction {fraction} holds out no row: the largest client has {self.sizes.max()} rows; "
@@ -170,18 +170,18 @@ class Federation:
             )
         return replace(
             self,
-            rows=tuple(rows[~out] for rows, out in zip(self.rows, held, strict=True)),
+            rows=tuple(rows[~out] for rows, out in zip(self.rows, held_out, strict=True)),
             test_inputs=self.inputs[test],
             test_labels=self.labels[test],
         )
 
     def checked(self, what: str, pair: object) -> tuple[np.ndarray, np.ndarray]:
         """A set to evaluate on, in its one form: inputs like those of the clients, labels as the user calls them."""
-        inputs, own = _two(what, pair)
-        inputs, own = self.as_inputs(what, inputs), labels.read(what, own)
+        inputs, values = _two(what, pair)
+        inputs, values = self.as_inputs(what, inputs), labels.read(what, values)
         validation.not_empty(what, inputs)
-        validation.same_length(what, inputs, own)
-        return inputs, labels.encode(what, own, self.classes, self.class_names)
+        validation.same_length(what, inputs, values)
+        return inputs, labels.encode(what, values, self.classes, self.class_names)
 
     def as_inputs(self, what: str, inputs: object) -> np.ndarray:
         """Inputs like those of the clients, in their one form; the columns of a table are matched by name."""
@@ -233,20 +233,20 @@ def _two(what: str, pair: Any) -> tuple[Any, Any]:
     try:
         if frames.column_names(pair) is not None:
             raise TypeError
-        inputs, own = pair
+        inputs, values = pair
     except (TypeError, ValueError) as error:
         raise DataError(f"{what}: {type(pair).__name__}; expected a pair (inputs, labels)") from error
-    if np.size(own) == 0:
+    if np.size(values) == 0:
         raise DataError(f"{what} has no rows; expected at least one")
-    return inputs, own
+    return inputs, values
 
 
 def _read(what: str, pair: tuple, features: tuple | None, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    inputs, own = pair
+    inputs, values = pair
     inputs = validation.floating(what, frames.matched(what, inputs, features, reference))
-    own = labels.read(what, own)
-    validation.same_length(what, inputs, own)
-    return inputs, own
+    values = labels.read(what, values)
+    validation.same_length(what, inputs, values)
+    return inputs, values
 
 
 def stratified(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:

@@ -48,7 +48,7 @@ def matched(what: str, inputs: Any, features: tuple | None, reference: str) -> A
 
 
 def read(what: str, inputs: Any, shape: tuple[int, ...], features: tuple | None, reference: str) -> np.ndarray:
-    """Inputs of such a shape each, in their one form.
+    """Inputs as an array of rows of one shape, in their one form.
 
     The columns of a table are matched by name. Those of an array have no names, and are taken to be in the order of
     `features`.
@@ -62,15 +62,15 @@ def read(what: str, inputs: Any, shape: tuple[int, ...], features: tuple | None,
 
 
 def _check_names(what: str, names: tuple, features: tuple, reference: str) -> None:
-    known, found = set(features), set(names)
-    if len(found) < len(names):
+    expected, present = set(features), set(names)
+    if len(present) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise DataError(f"{what}: two columns are named {twice!r}; expected unique names")
     wrong = [
         f"{verb} {validation.listing(wrong)}"
         for verb, wrong in [
-            ("lacks", [name for name in features if name not in found]),
-            ("has also", [name for name in names if name not in known]),
+            ("lacks", [name for name in features if name not in present]),
+            ("has also", [name for name in names if name not in expected]),
         ]
         if wrong
     ]
@@ -90,7 +90,7 @@ def _column(what: str, name: object, values: Any) -> np.ndarray:
 
 
 def _numbers(what: str, name: object, column: np.ndarray) -> np.ndarray:
-    """Of objects, such as numbers with gaps; a gap is a NaN."""
+    """A column of objects as numbers, such as one with gaps; a gap is a NaN."""
     for row, value in enumerate(column):
         if not validation.missing(value) and not isinstance(value, (Real, np.bool_)):
             raise DataError(f"{what}, row {row}: column {name!r} is {value!r}; expected a number")

@@ -16,7 +16,7 @@ _CATEGORICAL = (2, 6)  # chest pain, resting electrocardiogram
 
 
 def heart(preset: str = "standard") -> Federation:
-    """Is a patient's heart ill? Four hospitals with 199, 172, 30 and 85 training patients, 13 features.
+    """UCI Heart Disease, four hospitals with 199, 172, 30 and 85 training patients, 13 features: is a heart ill?
 
     Columns slope, ca and thal are dropped, then patients with a missing value. The test set is the 254 test
     patients of all hospitals together. All of Switzerland's training patients are ill.

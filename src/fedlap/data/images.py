@@ -26,7 +26,7 @@ def mnist(
     seed: Seed = 0,
     data_dir: sources.DataFolder = None,
 ) -> Federation:
-    """Handwritten digits, [N, 28, 28], in [0, 1] in both presets.
+    """MNIST, handwritten digits, [N, 28, 28], in [0, 1] in both presets.
 
     Args:
         clients: how many clients.
@@ -48,7 +48,7 @@ def fashion_mnist(
     seed: Seed = 0,
     data_dir: sources.DataFolder = None,
 ) -> Federation:
-    """Articles of clothing, [N, 28, 28]; the arguments are those of `mnist`.
+    """Fashion-MNIST, articles of clothing, [N, 28, 28]; the arguments are those of `mnist`.
 
     Preset "paper" leaves pixels at 0 … 255, which the paper's numbers need; "standard" scales them to [0, 1].
     """
@@ -64,7 +64,7 @@ def cifar10(
     seed: Seed = 0,
     data_dir: sources.DataFolder = None,
 ) -> Federation:
-    """Colour photographs, [N, 32, 32, 3]; the arguments are those of `mnist`.
+    """CIFAR-10, colour photographs, [N, 32, 32, 3]; the arguments are those of `mnist`.
 
     Preset "paper" scales pixels to [0, 1]; "standard" then gives each channel mean 0 and deviation 1 over the
     whole training set, whatever the fraction, so that runs of all seeds see the same scale.
@@ -113,11 +113,11 @@ def _federation(
 def _idx_splits(contents: dict[str, bytes]) -> tuple[Split, Split]:
     splits = []
     for stem in ("train", "t10k"):
-        of_images, of_labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
-        images = files.idx_array(contents[of_images], of_images, dimensions=3)
-        labels = files.idx_array(contents[of_labels], of_labels, dimensions=1)
+        images_file, labels_file = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
+        images = files.idx_array(contents[images_file], images_file, dimensions=3)
+        labels = files.idx_array(contents[labels_file], labels_file, dimensions=1)
         if len(images) != len(labels):
-            raise DataError(f"{len(images)} images in {of_images} but {len(labels)} labels in {of_labels}")
+            raise DataError(f"{len(images)} images in {images_file} but {len(labels)} labels in {labels_file}")
         splits.append((images, labels))
     return splits[0], splits[1]
 

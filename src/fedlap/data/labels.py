@@ -32,7 +32,7 @@ def read(what: str, labels: object) -> np.ndarray:
     if array.dtype.kind in "UT":
         array = array.astype(object)
     if array.dtype.kind in "uf":
-        array = _whole(what, array)
+        array = _whole_numbers(what, array)
     if array.dtype.kind not in "buiO":
         raise DataError(f"{what}: labels of type {array.dtype}; {KINDS}")
     return array
@@ -87,40 +87,44 @@ def _implied(clients: Mapping[str, np.ndarray]) -> tuple | range:
     (first, labels), *rest = clients.items()
     for what, others in rest:
         if (labels.dtype.kind == "O") != (others.dtype.kind == "O"):
-            kinds = ["strings" if each.dtype.kind == "O" else "numbers" for each in (others, labels)]
+            kinds = ["strings" if array.dtype.kind == "O" else "numbers" for array in (others, labels)]
             raise DataError(f"{what}: labels are {kinds[0]} but those of {first} are {kinds[1]}; expected one kind")
-    if all(each.dtype.kind == "b" for each in clients.values()):
+    if all(labels.dtype.kind == "b" for labels in clients.values()):
         return (False, True)
-    found = _distinct(clients)
+    distinct = _distinct(clients)
     rows = sum(map(len, clients.values()))
-    if found[0] == 0:
-        return _without_gaps(found, rows)
-    if 0 in found[1:]:
-        what, row = next((what, int(row)) for what, own in clients.items() for row in np.flatnonzero(own < 0)[:1])
+    if distinct[0] == 0:
+        return _without_gaps(distinct, rows)
+    if 0 in distinct[1:]:
+        what, row = next((what, int(row)) for what, array in clients.items() for row in np.flatnonzero(array < 0)[:1])
         raise DataError(
             f"{what}, row {row}: label is {clients[what][row]}, beside labels from 0 on; expected 0, 1, 2, …; pass "
-            f"classes=[{validation.listing(found)}] if it is a class"
+            f"classes=[{validation.listing(distinct)}] if it is a class"
         )
-    if len(found) < 2:
-        raise DataError(f"all labels are {found[0]!r}; expected at least two classes; pass classes= with all of them")
+    if len(distinct) < 2:
+        raise DataError(
+            f"all labels are {distinct[0]!r}; expected at least two classes; pass classes= with all of them"
+        )
     # Identifiers passed by mistake would otherwise ask for gigabytes of class counts.
-    if len(found) > max(1000, rows / 2):
-        raise DataError(f"{len(found)} different labels in {rows} rows; expected classes; pass classes= if it is meant")
-    return tuple(found)
+    if len(distinct) > max(1000, rows / 2):
+        raise DataError(
+            f"{len(distinct)} different labels in {rows} rows; expected classes; pass classes= if it is meant"
+        )
+    return tuple(distinct)
 
 
-def _without_gaps(found: list, rows: int) -> range:
-    largest = found[-1]
+def _without_gaps(distinct: list, rows: int) -> range:
+    largest = distinct[-1]
     if largest >= max(1000, rows):
         raise DataError(
             f"the largest label, {largest:g}, implies more classes than there are labels ({rows}); "
             "expected labels 0, 1, 2, …; pass classes= if it is meant"
         )
-    if len(found) <= largest:
-        gap = next(number for number, label in enumerate(found) if number != label)
+    if len(distinct) <= largest:
+        gap = next(number for number, label in enumerate(distinct) if number != label)
         raise DataError(
-            f"labels are {validation.listing(found)}, and no client has {gap}; expected 0, 1, 2, … without a gap; pass "
-            f"classes={largest + 1} if {gap} is a class, or a list of all labels, classes=[…]"
+            f"labels are {validation.listing(distinct)}, and no client has {gap}; expected 0, 1, 2, … without a gap; "
+            f"pass classes={largest + 1} if {gap} is a class, or a list of all labels, classes=[…]"
         )
     return range(max(2, largest + 1))
 
@@ -141,17 +145,17 @@ def _listed(classes: Iterable) -> tuple:
 
 
 def _counted(clients: Mapping[str, np.ndarray], count: int) -> tuple | range:
-    """As many classes as are said: 0 … C − 1, or all that clients have if these are strings."""
-    if all(each.dtype.kind == "b" for each in clients.values()) and count == 2:
+    """The labels of so many classes: 0 … C − 1, or all that clients have if these are strings."""
+    if all(labels.dtype.kind == "b" for labels in clients.values()) and count == 2:
         return (False, True)
-    if any(each.dtype.kind != "O" for each in clients.values()):
+    if any(labels.dtype.kind != "O" for labels in clients.values()):
         return range(count)
-    found = _distinct(clients)
-    if len(found) != count:
+    distinct = _distinct(clients)
+    if len(distinct) != count:
         raise DataError(
-            f"labels are {validation.listing(found)} but classes is {count}; pass classes= with a list of all labels"
+            f"labels are {validation.listing(distinct)} but classes is {count}; pass classes= with a list of all labels"
         )
-    return tuple(found)
+    return tuple(distinct)
 
 
 def _distinct(clients: Mapping[str, np.ndarray]) -> list:
@@ -171,7 +175,8 @@ def _same_kind(what: str, array: np.ndarray) -> np.ndarray:
     return numbers.astype(float) if numbers.dtype.kind == "O" else numbers  # Python's largest numbers stay objects
 
 
-def _whole(what: str, array: np.ndarray) -> np.ndarray:
+def _whole_numbers(what: str, array: np.ndarray) -> np.ndarray:
+    """Numbers as int64; an error for one that is not whole."""
     with np.errstate(invalid="ignore"):
         good = (array == np.floor(array)) & (np.abs(array) < LARGEST)
     if not good.all():

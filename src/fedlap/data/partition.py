@@ -64,7 +64,7 @@ class dirichlet:
             np.split(points, np.rint(len(points) * end[:-1]).astype(int))
             for points, end in zip(members, ends.T, strict=True)
         ]
-        rows = [np.concatenate(of_client) for of_client in zip(*parts, strict=True)]
+        rows = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
         for client in range(clients):
             if len(rows[client]) == 0:
                 largest = max(range(clients), key=lambda other: len(rows[other]))
@@ -103,12 +103,12 @@ class label_rate:
         if clients != len(self.counts):
             raise ConfigError(f"label_rate has counts for {len(self.counts)} clients; there are {clients} clients")
         parts = []
-        for label, wanted in enumerate(zip(*self.counts, strict=True)):
+        for label, takes in enumerate(zip(*self.counts, strict=True)):
             points = rng.permutation(np.flatnonzero(labels == label))
-            if sum(wanted) > len(points):
-                raise ConfigError(f"label_rate asks for {sum(wanted)} points of class {label}; there are {len(points)}")
-            parts.append(np.split(points, np.cumsum(wanted))[:-1])
-        return tuple(np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True))
+            if sum(takes) > len(points):
+                raise ConfigError(f"label_rate asks for {sum(takes)} points of class {label}; there are {len(points)}")
+            parts.append(np.split(points, np.cumsum(takes))[:-1])
+        return tuple(np.sort(np.concatenate(pieces)) for pieces in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -136,17 +136,17 @@ class two_classes_per_client:
         users = [[] for _ in members]
         for client in range(clients):
             # Taking the least used class first is what keeps a second one available to the last client.
-            uses = np.array([len(of_class) for of_class in users])
+            uses = np.array([len(class_users) for class_users in users])
             first = rng.choice(np.flatnonzero(uses == uses.min()))
             uses[first] = cap
             second = rng.choice(np.flatnonzero(uses < cap))
             users[first].append(client)
             users[second].append(client)
         rows = [[] for _ in range(clients)]
-        for points, of_class in zip(members, users, strict=True):
-            used = points[: self.points * len(of_class)]
-            for place, client in enumerate(of_class):
-                rows[client].extend(used[place :: len(of_class)].tolist())
+        for points, class_users in zip(members, users, strict=True):
+            used = points[: self.points * len(class_users)]
+            for place, client in enumerate(class_users):
+                rows[client].extend(used[place :: len(class_users)].tolist())
         for client, part in enumerate(rows):
             if not part:
                 raise ConfigError(f"two_classes_per_client: too few points, client {client} of {clients} gets none")

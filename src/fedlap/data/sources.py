@@ -1,4 +1,4 @@
-"""Find, check and fetch the files of a data set.
+"""The files of a data set: found, checked and fetched.
 
 A file is searched for in these folders, and taken from the first that has it:
 
@@ -32,21 +32,21 @@ DataFolder = Annotated[Folder | None, FromRun.DATA_DIR]
 def read(name: str, data_dir: Folder | None = None, only: Collection[str] = ()) -> dict[str, bytes]:
     """The checked contents of a data set's files, all or only these, by name; those found nowhere are downloaded."""
     bring(name, data_dir)
-    known = dataset(name)
+    data_set = dataset(name)
     if only:
-        known = replace(known, contents=tuple(content for content in known.contents if content.name in only))
-    found = _examine(known, places(known, data_dir))
-    _raise_first(known, found)
-    return {item.content.name: item.data for item in found}
+        data_set = replace(data_set, contents=tuple(content for content in data_set.contents if content.name in only))
+    copies = _examine(data_set, places(data_set, data_dir))
+    _raise_first(data_set, copies)
+    return {copy.content.name: copy.data for copy in copies}
 
 
 def bring(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> None:
     """Download the files of a data set that are nowhere, so that somebody can watch; `read` checks them."""
-    known = dataset(name)
-    folders = places(known, data_dir)
-    missing = [content for content in known.contents if _locate(known, content, folders) is None]
+    data_set = dataset(name)
+    folders = places(data_set, data_dir)
+    missing = [content for content in data_set.contents if _locate(data_set, content, folders) is None]
     if missing:
-        _download(known, missing, _cache(known), folders, progress)
+        _download(data_set, missing, _cache(data_set), folders, progress)
 
 
 def fetch(name: str, data_dir: Folder | None = None, progress: Progress | None = None) -> Path:
@@ -57,82 +57,85 @@ def fetch(name: str, data_dir: Folder | None = None, progress: Progress | None =
         data_dir: the data folder to bring it to; if not given, the cache, unless it is somewhere already.
         progress: called with (file, bytes so far, bytes in all) while a file arrives.
     """
-    known = dataset(name)
-    if data_dir is None or known.bundled:
-        folders, target = places(known), _cache(known)
+    data_set = dataset(name)
+    if data_dir is None or data_set.bundled:
+        folders, target = places(data_set), _cache(data_set)
     else:
-        folders = _within(known, Path(data_dir).expanduser())
+        folders = _within(data_set, Path(data_dir).expanduser())
         target = folders[0]
-    wrong = [item.content for item in _examine(known, folders) if item.problem]
+    wrong = [copy.content for copy in _examine(data_set, folders) if copy.problem]
     if wrong:
-        _download(known, wrong, target, folders, progress)
-    found = _examine(known, folders)
-    _raise_first(known, found)
-    path, *_ = (item.path for item in found if item.path)
+        _download(data_set, wrong, target, folders, progress)
+    copies = _examine(data_set, folders)
+    _raise_first(data_set, copies)
+    path, *_ = (copy.path for copy in copies if copy.path)
     return path.parent
 
 
 def verify(name: str, data_dir: Folder | None = None) -> list[tuple[str, str]]:
     """Each file of a data set, its path or its name if it is nowhere, with "ok" or what is wrong with it."""
-    known = dataset(name)
+    data_set = dataset(name)
     return [
-        (str(item.path or item.content.name), item.problem or "ok") for item in _examine(known, places(known, data_dir))
+        (str(copy.path or copy.content.name), copy.problem or "ok")
+        for copy in _examine(data_set, places(data_set, data_dir))
     ]
 
 
-def places(known: Dataset, data_dir: Folder | None = None) -> list[Path]:
+def places(data_set: Dataset, data_dir: Folder | None = None) -> list[Path]:
     """The folders a data set is searched for in, best first."""
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise DataError(f"data folder {data_dir}: no such folder")
-    if known.bundled:
+    if data_set.bundled:
         return [BUNDLED]
     folders = []
     for folder in (data_dir, os.environ.get("FEDLAP_DATA")):
         if folder:
-            folders += _within(known, Path(folder).expanduser())
-    return [*folders, _cache(known), *map(Path, known.system_folders)]
+            folders += _within(data_set, Path(folder).expanduser())
+    return [*folders, _cache(data_set), *map(Path, data_set.system_folders)]
 
 
-def _within(known: Dataset, folder: Path) -> list[Path]:
-    return [folder / known.folder, folder]
+def _within(data_set: Dataset, folder: Path) -> list[Path]:
+    return [folder / data_set.folder, folder]
 
 
-def _cache(known: Dataset) -> Path:
-    return cache_folder() / "data" / known.folder
+def _cache(data_set: Dataset) -> Path:
+    return cache_folder() / "data" / data_set.folder
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Copy:
+    """A content of a data set as it is on this machine: where, its bytes, and what is wrong with it."""
+
     content: Content
     path: Path | None
     data: bytes = b""
     problem: str = ""
 
 
-def _examine(known: Dataset, folders: Iterable[Path]) -> list[_Found]:
-    located = [(content, _locate(known, content, folders)) for content in known.contents]
-    found = []
+def _examine(data_set: Dataset, folders: Iterable[Path]) -> list[_Copy]:
+    located = [(content, _locate(data_set, content, folders)) for content in data_set.contents]
+    copies = []
     # Together by path: an archive holds several contents and is uncompressed once.
     for path, group in groupby(located, key=lambda pair: pair[1]):
         contents = [content for content, _ in group]
         if path is None:
-            found += [_Found(content, None, problem="missing") for content in contents]
+            copies += [_Copy(content, None, problem="missing") for content in contents]
             continue
         try:
-            loaded = _load(known, path, contents)
+            loaded = _load(data_set, path, contents)
         except DataError as error:
             problem = str(error).removeprefix(f"{path}: ")
-            found += [_Found(content, path, problem=problem) for content in contents]
+            copies += [_Copy(content, path, problem=problem) for content in contents]
             continue
-        found += [_compare(content, path, data) for content, data in zip(contents, loaded, strict=True)]
-    return found
+        copies += [_compare(content, path, data) for content, data in zip(contents, loaded, strict=True)]
+    return copies
 
 
-def _locate(known: Dataset, content: Content, folders: Iterable[Path]) -> Path | None:
-    archives = [item.file for item in known.downloads if known.archive_folder and content.name in item.contents]
+def _locate(data_set: Dataset, content: Content, folders: Iterable[Path]) -> Path | None:
+    archives = [item.file for item in data_set.downloads if data_set.archive_folder and content.name in item.contents]
     spellings = [content.name + suffix for suffix in ("", ".gz", ".xz")]
     for folder in folders:
-        loose = [inner / name for inner in (folder, folder / known.archive_folder) for name in spellings]
+        loose = [inner / name for inner in (folder, folder / data_set.archive_folder) for name in spellings]
         for path in (*loose, *(folder / name for name in archives)):
             try:
                 if path.is_file():
@@ -142,50 +145,52 @@ def _locate(known: Dataset, content: Content, folders: Iterable[Path]) -> Path |
     return None
 
 
-def _load(known: Dataset, path: Path, contents: list[Content]) -> list[bytes]:
-    if any(item.file == path.name for item in known.downloads if known.archive_folder):
-        names = [f"{known.archive_folder}/{content.name}" for content in contents]
+def _load(data_set: Dataset, path: Path, contents: list[Content]) -> list[bytes]:
+    if any(item.file == path.name for item in data_set.downloads if data_set.archive_folder):
+        names = [f"{data_set.archive_folder}/{content.name}" for content in contents]
         members = files.read_members(path, names)
         return [members[name] for name in names]
     return [files.read_content(path) for _ in contents]
 
 
-def _compare(content: Content, path: Path, data: bytes) -> _Found:
+def _compare(content: Content, path: Path, data: bytes) -> _Copy:
     sha256 = hashlib.sha256(data).hexdigest()
     if len(data) == content.size and sha256 == content.sha256:
-        return _Found(content, path, data)
+        return _Copy(content, path, data)
     problem = (
         f"damaged, or not the published {content.name}; expected {content.size} bytes of sha256 "
         f"{content.sha256} once uncompressed, found {len(data)} of {sha256}"
     )
-    return _Found(content, path, problem=problem)
+    return _Copy(content, path, problem=problem)
 
 
-def _raise_first(known: Dataset, found: list[_Found]) -> None:
-    remedy = "install fedlap again" if known.bundled else f"delete the file, then run `fedlap data fetch {known.name}`"
-    for item in found:
-        if item.problem:
-            raise DataError(f"{item.path}: {item.problem}; {remedy}")
+def _raise_first(data_set: Dataset, copies: list[_Copy]) -> None:
+    remedy = (
+        "install fedlap again" if data_set.bundled else f"delete the file, then run `fedlap data fetch {data_set.name}`"
+    )
+    for copy in copies:
+        if copy.problem:
+            raise DataError(f"{copy.path}: {copy.problem}; {remedy}")
 
 
 def _download(
-    known: Dataset, wanted: list[Content], target: Path, folders: list[Path], progress: Progress | None
+    data_set: Dataset, needed: list[Content], target: Path, folders: list[Path], progress: Progress | None
 ) -> None:
-    names = {content.name for content in wanted}
-    if known.bundled:
+    names = {content.name for content in needed}
+    if data_set.bundled:
         raise DataError(
-            f"{known.name}: {', '.join(sorted(names))} missing or damaged in the package; install fedlap again"
+            f"{data_set.name}: {', '.join(sorted(names))} missing or damaged in the package; install fedlap again"
         )
     try:
-        for item in known.downloads:
+        for item in data_set.downloads:
             if names.intersection(item.contents):
                 download(item, target, progress)
     except DataError as error:
         raise DataError(
-            f"{known.name} is not on this machine and cannot be downloaded.\n"
+            f"{data_set.name} is not on this machine and cannot be downloaded.\n"
             f"  Looked in: {', '.join(map(str, folders))}\n"
-            f"  Needed: {', '.join(item.file for item in known.downloads)}\n"
+            f"  Needed: {', '.join(item.file for item in data_set.downloads)}\n"
             f"  {error}\n"
             "  To fix: put the files in a folder and name it with --data-dir (data_dir=) or FEDLAP_DATA, "
-            f"or run `fedlap data fetch {known.name}` where there is a network."
+            f"or run `fedlap data fetch {data_set.name}` where there is a network."
         ) from error

@@ -1,4 +1,4 @@
-"""What a federation's arrays must satisfy; every message says whose row is at fault and what was expected."""
+"""Checks of a federation's arrays; every message says whose row is at fault and what was expected."""
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -22,8 +22,8 @@ def floating(what: str, array: object) -> np.ndarray:
     if 0 in array.shape[1:]:
         raise DataError(f"{what}: inputs of shape {array.shape} have no features; expected at least one")
     # result_type keeps float64, and takes uint8 pixels to float32 rather than to eight bytes each.
-    wanted = np.float64 if array.dtype.itemsize > 8 else np.result_type(array.dtype, np.float32)
-    return read_only(array.astype(wanted, copy=False))
+    dtype = np.float64 if array.dtype.itemsize > 8 else np.result_type(array.dtype, np.float32)
+    return read_only(array.astype(dtype, copy=False))
 
 
 def label_array(what: str, array: object) -> np.ndarray:
@@ -42,13 +42,13 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def same_length(what: str, inputs: np.ndarray, labels: np.ndarray) -> None:
-    """As many labels as rows."""
+    """Raise a DataError unless there are as many labels as rows."""
     if len(inputs) != len(labels):
         raise DataError(f"{what}: {len(inputs)} rows of inputs but {len(labels)} labels; expected as many of each")
 
 
 def same_shape(what: str, inputs: np.ndarray, other: str, shape: tuple[int, ...]) -> None:
-    """Rows of one shape everywhere."""
+    """Raise a DataError unless rows have this shape, which those of `other` have."""
     if inputs.shape[1:] != shape:
         raise DataError(
             f"{what} has rows of shape {inputs.shape[1:]} but {other} has rows of shape {shape}; "
@@ -57,13 +57,13 @@ def same_shape(what: str, inputs: np.ndarray, other: str, shape: tuple[int, ...]
 
 
 def not_empty(what: str, array: np.ndarray) -> None:
-    """At least one row."""
+    """Raise a DataError unless there is at least one row."""
     if len(array) == 0:
         raise DataError(f"{what} has no rows; expected at least one")
 
 
 def finite(inputs: np.ndarray, where: Where, features: Sequence | None = None) -> None:
-    """No infinity and no NaN; columns are called by their names in `features`, if they have any."""
+    """Raise a DataError for an infinity or a NaN; columns are called by their names in `features`, if they have any."""
     good = np.isfinite(inputs)
     if not good.all():
         row, *column = np.argwhere(~good)[0].tolist()
@@ -113,9 +113,9 @@ def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tupl
     """Row numbers of each client as int32: in the pool, at least one each, and none used twice."""
     owner = np.full(size, -1, np.int32)
     checked = []
-    for client, of_client in enumerate(rows):
+    for client, client_rows in enumerate(rows):
         what = f"client {names[client]!r}"
-        numbers = np.asarray(of_client)
+        numbers = np.asarray(client_rows)
         if numbers.ndim == 1:
             not_empty(what, numbers)
         if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
@@ -139,25 +139,25 @@ def row_numbers(names: Sequence[str], rows: Sequence[object], size: int) -> tupl
 
 
 def known_options(function: Callable, options: Mapping[str, object]) -> None:
-    """Options that a function has, and all that it needs."""
-    known = parameters(function)
+    """Raise a ConfigError for an option that a function does not have, or needs and does not get."""
+    arguments = parameters(function)
     for name in options:
-        if name not in known:
-            raise unknown(f"option of {function.__name__}", name, known)
-    for name, parameter in known.items():
+        if name not in arguments:
+            raise unknown(f"option of {function.__name__}", name, arguments)
+    for name, parameter in arguments.items():
         if parameter.default is parameter.empty and name not in options:
             raise ConfigError(f"{function.__name__} needs the option {name!r}")
 
 
 def fraction_of_rows(value: object) -> float:
-    """A setting that says how much of something to take."""
+    """A setting that says how much of something to take, as a float."""
     if not (is_number(value) and 0 < value <= 1):
         raise ConfigError(f"fraction is {value!r}; expected a number above 0, at most 1")
     return float(value)
 
 
 def generator(seed: object) -> np.random.Generator:
-    """The random numbers of a seed."""
+    """The random generator of a seed."""
     return np.random.default_rng(whole_number("seed", seed, least=0))
 
 

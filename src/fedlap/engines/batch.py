@@ -23,8 +23,8 @@ from fedlap.engines.setup import Plan, Setup
 from fedlap.engines.vectorised import federated_round
 
 
-class Run(Protocol):
-    """What is asked of a simulation."""
+class BatchRun(Protocol):
+    """A run as a batch sees it: what is asked of a simulation."""
 
     @property
     def setup(self) -> Setup: ...
@@ -77,15 +77,12 @@ class Prepared(NamedTuple):
     states: State  # [seeds, settings, …]
 
 
-def prepare(runs: Sequence[Sequence[Run]]) -> Prepared:
-    """From simulations, one list of settings for each seed.
-
-    Arrays are put together on the host: nothing to compile.
-    """
-    first = [of_seed[0] for of_seed in runs]
+def prepare(runs: Sequence[Sequence[BatchRun]]) -> Prepared:
+    """Simulations, a list of settings for each seed, put together on the host: nothing to compile."""
+    first = [settings[0] for settings in runs]
     joined = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
     methods = jax.tree.map(lambda *leaves: jnp.asarray(joined(*leaves)), *(run.setup.method for run in runs[0]))
-    states = [jax.tree.map(joined, *(run.init()._replace(round=()) for run in of_seed)) for of_seed in runs]
+    states = [jax.tree.map(joined, *(run.init()._replace(round=()) for run in settings)) for settings in runs]
     sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
     return Prepared(
         stack([replace(run.setup, method=methods) for run in first]),
@@ -108,11 +105,11 @@ def advance(prepared: Prepared, states: State, plans: Sequence[Plan]) -> State:
 def evaluate(prepared: Prepared, states: State) -> np.ndarray:
     """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
     task = prepared.setup.tree.task
-    found = [_evaluate(task, Axes(set.axes), states.server.w, set.tree) for set in prepared.tests]
-    return np.concatenate([np.array(metrics) for metrics in found])
+    tests = [_evaluate(task, Axes(test.axes), states.server.w, test.tree) for test in prepared.tests]
+    return np.concatenate([np.array(numbers) for numbers in tests])
 
 
-def one(states: State, seed: int, setting: int) -> State:
+def select(states: State, seed: int, setting: int) -> State:
     """The state of one run."""
     return jax.tree.map(lambda leaf: leaf[seed, setting], states._replace(round=()))._replace(round=states.round)
 
@@ -137,11 +134,12 @@ class Axes:
 
 @partial(jax.jit, static_argnums=0)
 def _compiled(axes: Axes, setup: Setup, states: State, plan: Plan) -> State:
-    run = states._replace(round=None, server=0, start=0, clients=0)
-    of_setting = replace(setup, method=0, pool=None, shards=None, key=None)
-    of_setup, of_plan = axes.tree
-    over_settings = jax.vmap(federated_round, in_axes=(of_setting, run, None), out_axes=run)
-    return jax.vmap(over_settings, in_axes=(of_setup, run, of_plan), out_axes=run)(setup, states, plan)
+    state_axes = states._replace(round=None, server=0, start=0, clients=0)
+    setting_axes = replace(setup, method=0, pool=None, shards=None, key=None)
+    setup_axes, plan_axes = axes.tree
+    over_settings = jax.vmap(federated_round, in_axes=(setting_axes, state_axes, None), out_axes=state_axes)
+    over_seeds = jax.vmap(over_settings, in_axes=(setup_axes, state_axes, plan_axes), out_axes=state_axes)
+    return over_seeds(setup, states, plan)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

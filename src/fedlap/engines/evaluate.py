@@ -14,7 +14,7 @@ CHUNK = 500  # examples at a time: a network's activations for 10,000 images wou
 
 
 class Metrics(NamedTuple):
-    """One number each, or an array of them: of a round, of all rounds, of many runs."""
+    """Accuracy and negative log-likelihood: a number each, or an array of them, of all rounds or of many runs."""
 
     accuracy: Any
     nll: Any
@@ -22,9 +22,10 @@ class Metrics(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def evaluate(task: Task, w: Vector, inputs: Array, labels: Array, count: Number | None = None) -> Metrics:
-    """Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one.
+    """Accuracy and NLL of the weights on a test set.
 
-    Rows from `count` on are padding; there is none if it is not given.
+    Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one. Rows from
+    `count` on are padding; there is none if it is not given.
     """
     size = len(labels)
     count = size if count is None else count

@@ -15,12 +15,13 @@ __all__ = ["advance", "prepare"]
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
+    """One round, client after client."""
     with jax.disable_jit():
-        moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
+        moment, broadcast = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
         def on_client(k: int, client: ClientState) -> ClientState:
-            shard, mine = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
-            return client_round(setup, told, client, shard, mine, moment)
+            shard, client_batches = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
+            return client_round(setup, broadcast, client, shard, client_batches, moment)
 
         clients = Clients(on_client(k, client) if drawn[k] else client for k, client in enumerate(state.clients))
         server = server_round(setup, state.server, clients.contribution, np.asarray(drawn, np.float64))

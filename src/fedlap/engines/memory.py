@@ -1,4 +1,4 @@
-"""Which inputs the clients and the server share for FedLap-Func."""
+"""Memory points: which inputs the clients and the server share for FedLap-Func."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -28,6 +28,8 @@ class Holdings(Protocol):
 
 
 class MemoryPoints(NamedTuple):
+    """All clients' points. Studies send and store it, each array under the name of its field."""
+
     inputs: np.ndarray  # [M, ...]
     mine: np.ndarray  # [K, m] places of each client's points in `inputs`
     weights: np.ndarray  # [K, m] how many examples a point stands for, N_kc / M_kc; 0 is padding
@@ -41,13 +43,13 @@ def draw_memory(federation: Holdings, per_class: int, seed: int) -> MemoryPoints
     count = len(federation.clients)
     if per_class and federation.public is not None:
         size = len(federation.public)
-        mine = np.tile(np.arange(size, dtype=np.int32), (count, 1))
-        return MemoryPoints(federation.public, mine, np.repeat(federation.sizes[:, None] / size, size, axis=1))
+        places = np.tile(np.arange(size, dtype=np.int32), (count, 1))
+        return MemoryPoints(federation.public, places, np.repeat(federation.sizes[:, None] / size, size, axis=1))
     chosen = [
-        choose_points(federation.labels[own], federation.classes, per_class, seed, name)
-        for name, own in zip(federation.clients, federation.rows, strict=True)
+        choose_points(federation.labels[rows], federation.classes, per_class, seed, name)
+        for name, rows in zip(federation.clients, federation.rows, strict=True)
     ]
-    inputs = [federation.inputs[own[places]] for own, (places, _) in zip(federation.rows, chosen, strict=True)]
+    inputs = [federation.inputs[rows[places]] for rows, (places, _) in zip(federation.rows, chosen, strict=True)]
     return join_points(inputs, [weights for _, weights in chosen])
 
 
@@ -56,18 +58,18 @@ def choose_points(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which of a client's rows it shows to the others, and how many of its examples each stands for."""
     rng = stream(seed, "memory", name)
-    of_class = [np.flatnonzero(labels == label) for label in range(classes)]
-    chosen = [rng.permutation(places)[:per_class] for places in of_class]
+    members = [np.flatnonzero(labels == label) for label in range(classes)]
+    chosen = [rng.permutation(rows)[:per_class] for rows in members]
     weights = [
-        np.full(len(some), len(places) / max(1, len(some))) for some, places in zip(chosen, of_class, strict=True)
+        np.full(len(points), len(rows) / max(1, len(points))) for points, rows in zip(chosen, members, strict=True)
     ]
     return np.concatenate(chosen), np.concatenate(weights)
 
 
 def join_points(inputs: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> MemoryPoints:
     """All clients' points one after the other; a client with fewer than the most is padded with weightless ones."""
-    sizes = [len(each) for each in weights]
-    mine, padded = np.zeros((len(sizes), max(sizes)), np.int32), np.zeros((len(sizes), max(sizes)))
+    sizes = list(map(len, weights))
+    places, padded = np.zeros((len(sizes), max(sizes)), np.int32), np.zeros((len(sizes), max(sizes)))
     for k, (begin, size) in enumerate(zip(np.cumsum([0, *sizes]), sizes, strict=False)):
-        mine[k, :size], padded[k, :size] = np.arange(begin, begin + size), weights[k]
-    return MemoryPoints(np.concatenate(inputs), mine, padded)
+        places[k, :size], padded[k, :size] = np.arange(begin, begin + size), weights[k]
+    return MemoryPoints(np.concatenate(inputs), places, padded)

@@ -36,7 +36,7 @@ Distil = Callable[[Vector, SoftLabels], Array]  # Σ_i τ_i ℓ(ŷ_i, w)
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: part of the program, so compared by value."""
+    """A model, its likelihood and its curvature: part of the program, so compared by value."""
 
     model: Trainable
     likelihood: Likelihood
@@ -59,7 +59,7 @@ class Shard(NamedTuple):
     n: Array
     share: Array
     number: Array  # of its name, for its random stream
-    mine: Array  # [m] places in the memory
+    places: Array  # [m] of its own points in the memory
     weights: Array  # [m] N_kc / M_kc, zero where a client has fewer than m points
 
 
@@ -71,7 +71,7 @@ class Batches(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What all clients are told at the start of a round."""
+    """What all clients know at the start of a round."""
 
     round: Number
     start: Vector
@@ -96,9 +96,9 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
     """
     task, pool = setup.task, setup.pool
     real = jnp.arange(len(shard.rows)) < shard.n
-    own = jnp.where(real, shard.rows, shard.rows[0])
-    mine = jnp.where(shard.weights > 0, shard.mine, shard.mine[:1])
-    memory = Memory(pool.memory, mine)
+    client_rows = jnp.where(real, shard.rows, shard.rows[0])
+    places = jnp.where(shard.weights > 0, shard.places, shard.places[:1])
+    memory = Memory(pool.memory, places)
     key = jax.random.fold_in(jax.random.fold_in(moment.key, moment.round), shard.number)
 
     def minibatch(rows: Array, step: Number) -> Client:
@@ -108,30 +108,30 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
             loss=_loss(
                 task,
                 pool,
-                jnp.where(rows >= 0, rows, own[0]),
+                jnp.where(rows >= 0, rows, client_rows[0]),
                 rows >= 0,
                 shard.n,
                 lambda w, x: task.model.train(w.tree, x, dropout),
             ),
-            distil=_sampled_distil(task, pool.memory, pool.points, step_key),
+            distil=sampled_distillation(task, pool.memory, pool.points, step_key),
             noise=_noise(noise),
         )
 
-    data = Examples(pool.inputs, pool.labels, own, real.astype(shard.share.dtype), real.sum(), key)
-    points = Examples(pool.memory, None, mine, shard.weights, len(mine), key)
+    data = Examples(pool.inputs, pool.labels, client_rows, real.astype(shard.share.dtype), real.sum(), key)
+    points = Examples(pool.memory, None, places, shard.weights, len(places), key)
     whole = Client(
         n=shard.n,
         share=shard.share,
         count=setup.count,
         round=moment.round,
         start=moment.start,
-        loss=_loss(task, pool, own, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
+        loss=_loss(task, pool, client_rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
         hessian=lambda w, structure: _curvature(task, task.curvature, w, structure, data),
         memory_hessian=lambda w, structure: _memory_curvature(task, w, structure, points),
-        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[mine])),
+        soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[places])),
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
-        distil=_distil(task, pool.memory),
+        distil=distillation(task, pool.memory),
         noise=_noise(key),
         argmin=_no_argmin,
     )
@@ -141,7 +141,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
 def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
     """The server for one round."""
     task, pool, shards = setup.task, setup.pool, setup.shards
-    memory = Memory(pool.memory, shards.mine)
+    memory = Memory(pool.memory, shards.places)
 
     def average(stacked: Tree, weights: Array | None = None) -> Tree:
         shares = drawn if weights is None else drawn * weights
@@ -155,7 +155,7 @@ def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
         points = Examples(pool.memory, None, jnp.arange(size), mass, size, jax.random.key(0))
         return _memory_curvature(task, w, structure, points)
 
-    points, dtype = shards.mine.shape[-1], shards.weights.dtype
+    points, dtype = shards.places.shape[-1], shards.weights.dtype
     return Server(
         count=setup.count,
         participation=drawn.mean(),
@@ -165,7 +165,7 @@ def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
         unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, setup.classes), dtype)),
         average=average,
         gather=memory.place,
-        distil=_distil(task, pool.memory),
+        distil=distillation(task, pool.memory),
         memory_hessian=memory_hessian,
         argmin=argmin,
     )
@@ -186,8 +186,8 @@ def _loss(
     inputs, labels = pool.inputs[rows], pool.labels[rows]
 
     def loss(w: Vector) -> Array:
-        each = task.likelihood.loss(outputs(w, inputs), labels)
-        return n * jnp.where(real, each, 0).sum() / real.sum()
+        losses = task.likelihood.loss(outputs(w, inputs), labels)
+        return n * jnp.where(real, losses, 0).sum() / real.sum()
 
     return loss
 
@@ -199,11 +199,16 @@ def _curvature(task: Task, kind: Curvature, w: Vector, structure: str, examples:
 
 
 def _memory_curvature(task: Task, w: Vector, structure: str, points: Examples) -> Diagonal | Full:
-    """At its own soft labels ŷ = f(x; w) the residual is zero: Gauss–Newton is the whole Hessian and needs no label."""
+    """The Hessian of Σ_i τ_i ℓ(ŷ_i, w) at ŷ = f(x; w).
+
+    The residual is zero there: Gauss–Newton is the whole Hessian and needs no label.
+    """
     return _curvature(task, GaussNewton(), w, structure, points)
 
 
-def _distil(task: Task, inputs: Array) -> Distil:
+def distillation(task: Task, inputs: Array) -> Distil:
+    """Σ_i τ_i ℓ(ŷ_i, w) over all of these memory points, as a function of w and the soft labels."""
+
     def distil(w: Vector, labels: SoftLabels) -> Array:
         outputs = task.model.apply(w.tree, inputs)
         return task.likelihood.soft_loss(outputs, labels.mass, labels.targets).sum()
@@ -211,13 +216,16 @@ def _distil(task: Task, inputs: Array) -> Distil:
     return distil
 
 
-def _sampled_distil(task: Task, inputs: Array, points: Array, key: Key) -> Distil:
+def sampled_distillation(task: Task, inputs: Array, points: Number, key: Key) -> Distil:
+    """An unbiased estimate of the same sum from MEMORY_BATCH of the first `points` inputs; the rest is padding.
+
+    A memory of no more points than that is taken whole.
+    """
     if len(inputs) <= MEMORY_BATCH:
-        return _distil(task, inputs)
-    # Of a small memory that is padded to a larger one all points, as without the padding, whose weights are zero.
+        return distillation(task, inputs)
     drawn = jax.random.randint(key, (MEMORY_BATCH,), 0, points)
     places = jnp.where(points <= MEMORY_BATCH, jnp.arange(MEMORY_BATCH), drawn)
-    sampled = _distil(task, inputs[places])
+    sampled = distillation(task, inputs[places])
     factor = jnp.maximum(points / MEMORY_BATCH, 1)
     return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
 

@@ -53,13 +53,13 @@ class Engine(Protocol):
 
 def client_round(
     setup: "Setup",
-    told: Tree,
+    broadcast: Tree,
     client: ClientState,
     shard: parties.Shard,
     batches: parties.Batches,
     moment: parties.Moment,
 ) -> ClientState:
-    """Lines 1 and 2 on one client, which knows of the server's state what is broadcast."""
+    """Lines 1 and 2 of an algorithm on one client, which knows of the server's state what is broadcast."""
     algorithm = setup.method.algorithm
     k, minibatch = parties.client(setup, shard, moment)
 
@@ -67,13 +67,13 @@ def client_round(
         problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
         return setup.method.solver.minimise(problem, state)
 
-    q, solver = answered(lambda argmin: _update(algorithm, told, client.factor, k, argmin), solve, client.solver)
-    t = algorithm.factor_update(told, client.factor, q, k)
+    q, solver = answered(lambda argmin: _update(algorithm, broadcast, client.factor, k, argmin), solve, client.solver)
+    t = algorithm.factor_update(broadcast, client.factor, q, k)
     return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
 def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array | np.ndarray) -> Any:
-    """Line 3."""
+    """Line 3 of an algorithm, on the server."""
     zeros = jax.tree.map(jnp.zeros_like, server.w)
     return setup.method.algorithm.server_update(server, contributions, parties.server(setup, zeros, drawn))
 
@@ -87,8 +87,8 @@ def initial(setup: "Setup") -> State:
     g, t = algorithm.init(parties.server(setup, zeros, jnp.ones(setup.count)), start)
     shard = jax.tree.map(lambda leaf: leaf[0], setup.shards)
     k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
-    told = algorithm.broadcast(g)
-    q, variable = answered(lambda argmin: _update(algorithm, told, t, k, argmin), _stay, ())
+    broadcast = algorithm.broadcast(g)
+    q, variable = answered(lambda argmin: _update(algorithm, broadcast, t, k, argmin), _stay, ())
     return State(0, g, start, ClientState(t, setup.method.solver.init(variable), algorithm.contribution(t, q, k)))
 
 
@@ -108,10 +108,10 @@ def answered(update: Callable[[Callable], Any], answer: Answer, memory: Any) -> 
     return update(argmin), memories[-1]
 
 
-def _update(algorithm: AnyAlgorithm, told: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:
-    return algorithm.client_update(told, factor, k._replace(argmin=argmin))
+def _update(algorithm: AnyAlgorithm, broadcast: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:
+    return algorithm.client_update(broadcast, factor, k._replace(argmin=argmin))
 
 
 def _stay(objective: object, start: Tree, before: object) -> tuple[Tree, Tree]:
-    """Stays where it starts, and remembers what argmin ranges over: weights, or a Gaussian."""
+    """An answer that stays where it starts, and remembers what argmin ranges over: weights, or a Gaussian."""
     return start, start

@@ -25,16 +25,17 @@ FEW = 100
 
 
 def prepare(state: State, count: int) -> State:
-    """Clients one by one: a client's state is replaced, never copied into a stack."""
+    """The state before the first round, with clients one by one: each is replaced, never copied into a stack."""
     return state._replace(clients=Clients([state.clients] * count))
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
-    moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
+    """One round, several clients at a time."""
+    moment, broadcast = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
     def on_client(k: int) -> ClientState:
-        mine = jax.tree.map(lambda leaf: leaf[k], batches)
-        return run_client(setup, told, state.clients[k], k, mine, moment)
+        client_batches = jax.tree.map(lambda leaf: leaf[k], batches)
+        return run_client(setup, broadcast, state.clients[k], k, client_batches, moment)
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     taking_part = np.flatnonzero(drawn)
@@ -47,9 +48,11 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
     return State(state.round + 1, server, server.w, clients)
 
 
-def run_client(setup: Setup, told: Tree, client: ClientState, k: int, batches: Batches, moment: Moment) -> ClientState:
+def run_client(
+    setup: Setup, broadcast: Tree, client: ClientState, k: int, batches: Batches, moment: Moment
+) -> ClientState:
     """Client k's part of a round. A real site calls this too, with nobody else's rows in its pool."""
-    return jax.block_until_ready(_client(setup, told, client, k, batches, moment))
+    return jax.block_until_ready(_client(setup, broadcast, client, k, batches, moment))
 
 
 def run_server(setup: Setup, server: Any, contributions: Sequence[Tree], drawn: np.ndarray) -> Any:
@@ -60,10 +63,10 @@ def run_server(setup: Setup, server: Any, contributions: Sequence[Tree], drawn: 
 
 
 def _on_client(
-    setup: Setup, told: Tree, client: ClientState, k: Number, batches: Batches, moment: Moment
+    setup: Setup, broadcast: Tree, client: ClientState, k: Number, batches: Batches, moment: Moment
 ) -> ClientState:
     shard = jax.tree.map(lambda leaf: leaf[k], setup.shards)
-    return client_round(setup, told, client, shard, batches, moment)
+    return client_round(setup, broadcast, client, shard, batches, moment)
 
 
 def _on_server_of_few(setup: Setup, server: Any, contributions: Sequence[Tree], drawn: Array) -> Any:

@@ -18,7 +18,10 @@ from fedlap.streams import number, stream
 
 @pytree
 class Setup:
-    """What every function of a round is given whole: jit sees arrays in it, and a program to compare."""
+    """All that stays fixed during a run, given whole to every function of a round.
+
+    To jit it is arrays, and a program to compare.
+    """
 
     task: Task = static()
     count: int = static()
@@ -50,7 +53,7 @@ def make_shards(names: Sequence[str], sizes: np.ndarray, rows: np.ndarray, memor
         n=_reals(sizes),
         share=_reals(sizes / sizes.sum()),
         number=jnp.asarray(np.array([number(name) for name in names], np.uint32)),
-        mine=jnp.asarray(memory.mine),
+        places=jnp.asarray(memory.mine),
         weights=_reals(memory.weights),
     )
 
@@ -108,11 +111,11 @@ def everyone(participation: float) -> bool:
 
 def _draw_clients(names: Sequence[str], participation: float, seed: int, round: int) -> np.ndarray:
     count = len(names)
-    wanted = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
-    if wanted >= count:
+    size = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
+    if size >= count:
         return np.ones(count, bool)
     by_name = np.argsort(names)  # in whatever order they come, the same names are drawn
-    drawn = by_name[stream(seed, "participants", round).permutation(count)[:wanted]]
+    drawn = by_name[stream(seed, "participants", round).permutation(count)[:size]]
     return np.isin(np.arange(count), drawn)
 
 

@@ -13,20 +13,21 @@ from fedlap.engines.setup import Plan, Setup
 
 
 def prepare(state: State, count: int) -> State:
-    """Clients stacked: leaf by leaf, [K, …]."""
+    """The state before the first round, with clients stacked: leaf by leaf, [K, …]."""
     repeat = lambda leaf: jnp.asarray(np.broadcast_to(leaf, (count, *leaf.shape)))  # on the host: nothing to compile
     return state._replace(clients=jax.tree.map(repeat, state.clients))
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
+    """One round, all clients at once."""
     new = _compiled(setup, state, Plan(np.asarray(drawn, np.float64), batches))
     return new._replace(round=state.round + 1)
 
 
 def federated_round(setup: Setup, state: State, plan: Plan) -> State:
-    """Who is not drawn is computed too, and forgotten."""
-    moment, told = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
-    on_clients = jax.vmap(lambda client, shard, batches: client_round(setup, told, client, shard, batches, moment))
+    """One round of all clients and the server. Who is not drawn is computed too, and forgotten."""
+    moment, broadcast = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
+    on_clients = jax.vmap(lambda client, shard, batches: client_round(setup, broadcast, client, shard, batches, moment))
     new = on_clients(state.clients, setup.shards, plan.batches)
     clients = jax.tree.map(partial(_choose, plan.drawn), new, state.clients)
     server = server_round(setup, state.server, clients.contribution, plan.drawn)

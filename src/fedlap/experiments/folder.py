@@ -20,7 +20,7 @@ CONFIGURATION, RESULTS, TABLE, CURVES = "configuration.json", "results.jsonl", "
 
 
 def begin(sweep: Sweep, folder: Path) -> None:
-    """Write down what is going to happen."""
+    """Make the folder of an experiment, and write down in it what is going to happen."""
     if (folder / CONFIGURATION).exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
     results_folder(folder)
@@ -28,15 +28,15 @@ def begin(sweep: Sweep, folder: Path) -> None:
 
 
 def reopen(folder: Path) -> Sweep:
-    """What is to run in a folder that `begin` made."""
+    """The experiment of a folder that `begin` made."""
     path = folder / CONFIGURATION
     if not path.is_file():
-        what = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"
-        raise DataError(f"{folder}: cannot be resumed, {what}; expected a results folder of fedlap run")
+        reason = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"
+        raise DataError(f"{folder}: cannot be resumed, {reason}; expected a results folder of fedlap run")
     try:
         table = json.loads(path.read_text())
         table.pop("fedlap")
         return cells.again(table)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
-        raise DataError(f"{path}: cannot be resumed ({why}); expected what fedlap run has written there") from error
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{path}: cannot be resumed ({reason}); expected what fedlap run has written there") from error

@@ -22,13 +22,13 @@ from fedlap.data import load
 from fedlap.data.federation import Federation
 from fedlap.engines import brief, small
 from fedlap.errors import DataError
+from fedlap.experiments.cell import Cell
 from fedlap.experiments.results import Curve, Result, precision
-from fedlap.experiments.sweep import Cell
 from fedlap.run import checkpoint as checkpoints
 from fedlap.run import divergence
 from fedlap.run.grid import Grid
 from fedlap.run.history import History
-from fedlap.run.rounds import beginning, progress
+from fedlap.run.rounds import Begun, beginning, progress
 from fedlap.run.simulation import Simulation, count_weights, histories
 
 # Of the time, this much may go into checkpoints: a kill costs the round under way, or a moment of short ones.
@@ -41,7 +41,7 @@ _setting_up = threading.Lock()
 
 
 class Advanced(NamedTuple):
-    """A run, or a batch of them, has finished a round."""
+    """The event after a round of a run, or of a batch of them."""
 
     cells: list[Cell]
     round: int
@@ -49,7 +49,7 @@ class Advanced(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The last round of a run, or of a batch of them."""
+    """The event after the last round of a run, or of a batch of them: its results."""
 
     results: list[Result]
     checkpoint: Path  # of no use once the results are on disk
@@ -57,7 +57,7 @@ class Finished(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What all runs of a call have in common."""
+    """The conditions that all runs of a call share."""
 
     data_dir: Path | None
     watch_train: bool
@@ -89,7 +89,7 @@ def data_kept() -> Iterator[None]:
 
 
 def _data(cell: Cell, conditions: Conditions) -> tuple[Federation, dict[str, tuple]]:
-    """The federation to train on, and what to watch besides its test set."""
+    """The federation to train on, and the sets to watch besides its test set."""
     federation = _federation(json.dumps(cell.spec.federation_arguments(cell.seed, conditions.data_dir)))
     watch = {}
     if cell.held_out:
@@ -103,12 +103,12 @@ def _data(cell: Cell, conditions: Conditions) -> tuple[Federation, dict[str, tup
 
 def checkpoint_of(cells: list[Cell], conditions: Conditions) -> Path:
     """A file for these runs under way; its name is made of all that decides what they come to."""
-    words = " ".join([precision(), str(conditions.watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)])
-    return conditions.folder / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.npz"
+    parts = [precision(), str(conditions.watch_train), *(f"{cell.digest} {cell.revision}" for cell in cells)]
+    return conditions.folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.npz"
 
 
-def _begun(run: Simulation | Grid, checkpoint: Path) -> tuple | None:
-    """What it can go on from; a checkpoint that is damaged, or of another version, is of no use and goes."""
+def _begun(run: Simulation | Grid, checkpoint: Path) -> Begun | None:
+    """The state and the table to go on from. A checkpoint that is damaged, or of another version, is removed."""
     if not checkpoint.exists():
         return None
     try:
@@ -125,12 +125,13 @@ def _curves(cell: Cell, history: History) -> dict[str, Curve]:
 
 
 def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
-    """Of each run that diverged, since when and what to change."""
-    return tuple(
-        f"seed {cell.seed}: {divergence.words(history.simulation, history)}"
-        for cell, history in zip(cells, ended, strict=True)
-        if history.diverged
-    )
+    """A line for each run that diverged: since when, and what to change."""
+    lost = []
+    for cell, history in zip(cells, ended, strict=True):
+        if history.diverged:
+            assert history.simulation is not None, "a history has its run unless it was loaded or pickled"
+            lost.append(f"seed {cell.seed}: {divergence.message(history.simulation, history)}")
+    return tuple(lost)
 
 
 # Many runs as one compiled program ----------------------------------------------------------------------------------
@@ -174,6 +175,7 @@ def grids(cells: Iterable[Cell]) -> Iterator[list[list[Cell]]]:
 
 
 def _run_batch(conditions: Conditions, batch: list[list[Cell]]) -> Iterator[Advanced | Finished]:
+    """The steps of a batch, given as [settings][seeds]: Advanced after every round, then Finished."""
     members = _members(batch)
     checkpoint = checkpoint_of(members, conditions)
     with _setting_up:
@@ -182,6 +184,7 @@ def _run_batch(conditions: Conditions, batch: list[list[Cell]]) -> Iterator[Adva
         begun = _begun(grid, checkpoint)
         grid.look(grid.init())  # compiled once for all batches
         setting_up = time.perf_counter() - began
+    reached, seconds = begun or beginning(grid), 0.0
     for reached in progress(grid, members[0].spec.train.rounds, checkpoint, begun, CHECKPOINT_SHARE):
         _, table = reached
         seconds = (setting_up + table[:, 0, 0, 0].sum()) / len(members)
@@ -214,10 +217,12 @@ def _grid(conditions: Conditions, batch: list[list[Cell]]) -> Grid:
 
 
 def one_each(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Jobs of one cell each."""
     return [[cell] for cell in cells]
 
 
 def run_one(conditions: Conditions, cell: Cell) -> Iterator[Advanced | Finished]:
+    """The steps of one run: Advanced after every round, then Finished."""
     began = time.perf_counter()
     run = _simulation(conditions, cell)
     yield from _rounds(conditions, cell, run, time.perf_counter() - began)
@@ -237,11 +242,13 @@ def _rounds(conditions: Conditions, cell: Cell, run: Simulation, setting_up: flo
     """The rounds of one run, which took so many seconds to set up."""
     checkpoint = checkpoint_of([cell], conditions)
     begun = _begun(run, checkpoint)
+    history, seconds = None, 0.0
     for history in histories(run, cell.spec.train.rounds, checkpoint, begun, CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()
         yield Advanced([cell], len(history.nll), seconds)
         if not np.isfinite(history.nll).all():
             break  # it will not come back
+    assert history is not None, "a run has at least one round"
     result = Result.of(cell, _curves(cell, history), seconds, run.federation.classes)
     yield Finished([result], checkpoint, _lost([cell], [history]))
 

@@ -1,11 +1,13 @@
-"""What runs leave behind: a file with one JSON line each, only ever appended to."""
+"""Results of runs: a file with one JSON line a run, only ever appended to."""
 
 import fcntl
 import json
 import math
 import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from io import FileIO
 from pathlib import Path
 
 import jax
@@ -13,9 +15,12 @@ import jax
 from fedlap import __version__
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DataError
+from fedlap.experiments.cell import Cell
+from fedlap.files.folders import PathLike
 from fedlap.machine import cores
 from fedlap.models.likelihood import categorical
 from fedlap.run.divergence import ignorance, lost_since
+from fedlap.settings.arguments import Table
 
 BEGINNING = b'{"cell":"'  # of every line
 DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
@@ -25,14 +30,15 @@ DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the
 class Curve:
     """Accuracy and NLL after each round; None where a run had no finite outputs."""
 
-    accuracy: list
-    nll: list
+    accuracy: list[float | None]
+    nll: list[float | None]
 
     @classmethod
-    def of(cls, accuracy, nll):
-        return cls(*([round(float(x), DIGITS) if math.isfinite(x) else None for x in each] for each in (accuracy, nll)))
+    def of(cls, accuracy: Iterable[float], nll: Iterable[float]) -> "Curve":
+        """A curve of rounded numbers."""
+        return cls(_rounded(accuracy), _rounded(nll))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, values in (("accuracy", self.accuracy), ("nll", self.nll)):
             if not isinstance(values, list) or not {type(value) for value in values} <= {int, float, type(None)}:
                 raise ValueError(f"{name} is not a list of numbers, or null")
@@ -42,27 +48,32 @@ class Curve:
             raise ValueError(f"{len(self.accuracy)} rounds of accuracy, but {len(self.nll)} of nll")
 
 
+def _rounded(numbers: Iterable[float]) -> list[float | None]:
+    return [round(float(number), DIGITS) if math.isfinite(number) else None for number in numbers]
+
+
 @dataclass(frozen=True)
 class Result:
     """One finished cell."""
 
     cell: str  # its digest
     algorithm: str
-    setting: dict
+    setting: Table
     seed: int
     held_out: float
     diverged: bool
     seconds: float  # of this run; of a batch, its share
     batch: int  # how many runs were one compiled program
     fedlap: str  # which version of it, and the commit if whoever ran it said so
-    spec: dict
+    spec: Table
     curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
     precision: str = "float32"
     cores: int | None = None  # that it had, which its last digits depend on; None in lines older than this
     revision: int = 1  # of the algorithm
 
     @classmethod
-    def of(cls, cell, curves, seconds, classes, batch=1):
+    def of(cls, cell: Cell, curves: dict[str, Curve], seconds: float, classes: int, batch: int = 1) -> "Result":
+        """The result of a cell that has just run in this process."""
         nothing = ignorance(categorical, classes)
         return cls(
             cell.digest,
@@ -81,28 +92,29 @@ class Result:
             cell.revision,
         )
 
-    def serves(self, watch_train):
-        """Whether it may stand for a run made here and now; a digest knows of none of these."""
+    def serves(self, watch_train: bool) -> bool:
+        """Whether it may stand for a run made here and now. A digest does not know of what is asked here."""
         return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
 
     @property
-    def group(self):
-        """What the results of several seeds have in common."""
+    def group(self) -> tuple[str, str, float]:
+        """The key that the results of several seeds share."""
         return self.algorithm, json.dumps(self.setting, sort_keys=True), self.held_out
 
     @property
-    def current(self):
+    def current(self) -> bool:
         """Whether the algorithm is still the same; tables show what ran before until it has run again."""
         return self.algorithm in ALGORITHMS and self.revision == ALGORITHMS[self.algorithm].revision
 
-    def line(self):
+    def line(self) -> str:
+        """The result as a line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
     @classmethod
-    def read(cls, line):
-        """Of a line; a ValueError if it is none."""
+    def read(cls, line: str | bytes) -> "Result":
+        """The result that a line holds; a ValueError if it holds none."""
         table = json.loads(line)
-        known = {each.name for each in fields(cls)}
+        known = {field.name for field in fields(cls)}
         if not isinstance(table, dict) or not isinstance(table.get("curves"), dict) or not known >= set(table):
             raise ValueError(f"expected an object of {', '.join(sorted(known))}")
         if "test" not in table["curves"]:
@@ -113,7 +125,7 @@ class Result:
             raise ValueError(str(error)) from error
 
 
-def load(path):
+def load(path: PathLike) -> list[Result]:
     """All results of a file, in its order; a last line that a killed process left unfinished does not count.
 
     One that lacks only its end does: an editor may have taken it.
@@ -138,7 +150,8 @@ def load(path):
     return results
 
 
-def _whole(line):
+def _whole(line: bytes) -> bool:
+    """Whether a line holds a result."""
     try:
         Result.read(line)
     except ValueError:
@@ -147,8 +160,8 @@ def _whole(line):
 
 
 @contextmanager
-def writer(path):
-    """What the file holds, and a function that appends results, each whole and on disk before it returns.
+def writer(path: PathLike) -> Iterator[tuple[list[Result], Callable[[Iterable[Result]], None]]]:
+    """The results in a file, and a function that appends further ones, each whole and on disk before it returns.
 
     One writer a file.
     """
@@ -166,7 +179,7 @@ def writer(path):
         results = load(path)  # first of all: a file of anything else stays as it is
         _end_last_line(file)
 
-        def append(results):
+        def append(results: Iterable[Result]) -> None:
             left, before = "".join(result.line() for result in results).encode(), file.seek(0, os.SEEK_END)
             try:
                 while left:
@@ -180,13 +193,13 @@ def writer(path):
         yield results, append
 
 
-def precision():
-    """In which this process computes."""
+def precision() -> str:
+    """The precision in which this process computes, "float32" or "float64"."""
     return str(jax.dtypes.canonicalize_dtype(float))
 
 
-def _end_last_line(file):
-    """Where a line was left without its end: give it one if it is whole, otherwise drop it."""
+def _end_last_line(file: FileIO) -> None:
+    """Give a last line without its end one if it is whole, otherwise drop it."""
     file.seek(0)
     content = file.read()
     ended = content.rfind(b"\n") + 1

@@ -13,6 +13,7 @@ import jax
 
 from fedlap import __version__
 from fedlap.errors import ConfigError
+from fedlap.experiments.cell import Cell
 from fedlap.experiments.choose import winners
 from fedlap.experiments.jobs import (
     Advanced,
@@ -28,13 +29,14 @@ from fedlap.experiments.jobs import (
     run_program,
 )
 from fedlap.experiments.results import Result, precision, writer
-from fedlap.experiments.sweep import Cell, Sweep
+from fedlap.experiments.sweep import Sweep
 from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
+from fedlap.settings.arguments import Table
 
 
 class Planned(NamedTuple):
-    """A phase, the search or the final runs, is about to begin: jobs of one cell, or of those that are one program."""
+    """The event before a phase, the search or the final runs: jobs of one cell, or of those that are one program."""
 
     phase: str
     jobs: list[list[Cell]]
@@ -45,6 +47,7 @@ class Planned(NamedTuple):
 
     @property
     def cells(self) -> list[Cell]:
+        """The cells of all jobs."""
         return [cell for job in self.jobs for cell in job]
 
 
@@ -53,7 +56,7 @@ def carry_out(
     path: str | Path,
     data_dir: Path | None = None,
     jobs: int | None = None,
-    quick: dict | None = None,
+    quick: dict[str, list[Table]] | None = None,
     version: str = __version__,
 ) -> Iterator[Planned | Advanced | Finished]:
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
@@ -64,8 +67,8 @@ def carry_out(
     if sweep.precision not in (None, precision()):
         raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
     conditions = Conditions(data_dir, sweep.watch_train, Path(f"{path}.checkpoints"))
-    with data_kept(), writer(path) as (found, append):
-        results = {each.cell: each for each in found if each.serves(sweep.watch_train)}
+    with data_kept(), writer(path) as (earlier, append):
+        results = {result.cell: result for result in earlier if result.serves(sweep.watch_train)}
         for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
             if phase == "search":
                 cells, later = sweep.search(), _missing(sweep.final(), results) if sweep.finals == "all" else None
@@ -95,8 +98,8 @@ def _plan(
     results: dict[str, Result],
     conditions: Conditions,
     jobs: int | None,
-) -> tuple[Planned, Iterator]:
-    """What a phase has left to do, and the steps of doing it.
+) -> tuple[Planned, Iterator[Advanced | Finished]]:
+    """The plan of what a phase has left to do, and the steps of doing it.
 
     XLA adds up in as many parts as it has cores, so a run that is left over gets no more of them than beside the
     others: resumed, it comes to the same bits.
@@ -137,7 +140,7 @@ def _divided(cells: list[Cell] | None, divide: Callable) -> list[list[Cell]] | N
 
 
 def _missing(cells: Iterable[Cell], results: dict[str, Result]) -> list[Cell]:
-    """Each cell once that has no result."""
+    """The cells that have no result, each of them once."""
     return list({cell.digest: cell for cell in cells if cell.digest not in results}.values())
 
 
@@ -147,7 +150,7 @@ def _in_turn(run: Callable, items: Iterable) -> Iterator:
 
 
 def _report(run: Callable, item: object, tell: Callable) -> Finished:
-    """The steps of `run(item)` told one by one, and the last one returned."""
+    """Tell the steps of `run(item)` one by one, but for the last one, which is Finished and returned."""
     finished = None
     for step in run(item):
         if finished is not None:
@@ -155,4 +158,5 @@ def _report(run: Callable, item: object, tell: Callable) -> Finished:
         finished = step if isinstance(step, Finished) else None
         if finished is None:
             tell(step)
+    assert finished is not None, "the last step of a run is Finished"
     return finished

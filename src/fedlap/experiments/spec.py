@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.algorithms import ALGORITHMS
+from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.checks import is_number
 from fedlap.data import LOADERS, load
 from fedlap.data.federation import Federation
 from fedlap.domains import COUNT, FromRun, from_run
 from fedlap.engines.setup import everyone
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings.arguments import defaults, fill, keys, plain_value
+from fedlap.settings.arguments import Table, defaults, fill, keys, plain_value
 from fedlap.settings.method import MAKERS, USUAL, MethodSettings, fill_sections
 from fedlap.streams import check_seeds
 
@@ -32,13 +33,15 @@ SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorith
 
 @dataclass(frozen=True)
 class Train:
+    """[train]: how long to train, with which seeds, and on whom."""
+
     rounds: int = 20
     seeds: tuple[int, ...] = (0, 1, 2)
     participation: float | int = 1.0
     target_accuracy: float | None = None
 
-    def rounds_of(self, algorithm):
-        """One of a one-shot method, if all clients take part in it."""
+    def rounds_of(self, algorithm: type[AnyAlgorithm]) -> int:
+        """The number of rounds of an algorithm: one of a one-shot method, if all clients take part in it."""
         return 1 if algorithm.one_shot and everyone(self.participation) else self.rounds
 
 
@@ -47,14 +50,15 @@ class Spec(MethodSettings):
     """A resolved experiment: nothing in it is left to a default that is not written down here."""
 
     name: str
-    federation: dict[str, Any]
+    federation: Table
     train: Train
 
     def make_federation(self, seed: int, data_dir: str | Path | None = None) -> Federation:
+        """The data set, divided among its clients."""
         return load(**self.federation_arguments(seed, data_dir))
 
-    def federation_arguments(self, seed: int, data_dir: str | Path | None = None) -> dict[str, Any]:
-        """The data set's name and the arguments of its function; only some are divided anew for every seed."""
+    def federation_arguments(self, seed: int, data_dir: str | Path | None = None) -> Table:
+        """The data set's name and the arguments of its function. Not every data set is divided anew for every seed."""
         options = dict(self.federation)
         name = options.pop("dataset")
         for key, source in from_run(LOADERS[name]).items():
@@ -64,28 +68,29 @@ class Spec(MethodSettings):
                 options[key] = str(data_dir)
         return {"name": name, **options}
 
-    def as_dict(self):
+    def as_dict(self) -> Table:
+        """The sections as TOML or JSON could hold them; `resolve` makes the same spec of them."""
         train = {**dataclasses.asdict(self.train), "seeds": list(self.train.seeds)}
         sections = {**self.tables(), "federation": copy.deepcopy(self.federation), "train": train}
         return {"name": self.name, **{section: sections[section] for section in SECTIONS}}
 
 
-def bundled(name):
+def bundled(name: str) -> str:
     """The text of a spec that ships with the package."""
     return resources.files("fedlap.experiments").joinpath(f"specs/{name}.toml").read_text()
 
 
-def is_file(word):
+def is_file(word: str) -> bool:
     """Whether a word of the command line is a settings file; one that is neither that nor an algorithm is refused."""
     if word.rstrip("/").endswith(".toml"):
         return True
     if word in ALGORITHMS or not Path(word).exists():
         return False
-    what = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
-    raise ConfigError(f"{word}: {what}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
+    reason = "is a folder" if Path(word).is_dir() else "its name does not end in .toml"
+    raise ConfigError(f"{word}: {reason}; expected a settings file, NAME.toml, or some of {', '.join(ALGORITHMS)}")
 
 
-def read_table(path: str | Path | None = None) -> tuple[str, dict[str, Any]]:
+def read_table(path: str | Path | None = None) -> tuple[str, Table]:
     """The name and the contents of a settings file, or of the bundled one. Some editors begin it with a mark."""
     if path is None:
         return "heart", tomllib.loads(bundled("heart"))
@@ -100,29 +105,28 @@ def read_table(path: str | Path | None = None) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path}: not a TOML file ({error})") from error
 
 
-def resolve(name, table, algorithms=(), overrides=()):
-    """Check a table of settings key by key and fill in the defaults."""
+def resolve(name: str, table: Table, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Spec:
+    """A table of settings as a spec, checked key by key and with the defaults filled in."""
     table = copy.deepcopy(table)
     check_sections(table)
     keep_algorithms(table, algorithms)
     check_algorithms(table["algorithms"])
     for text in overrides:
         override(table, text)
-    algorithms = {key: fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
-    federation = defaults(LOADERS, table["federation"], "federation", "dataset")
+    filled = {key: fill(ALGORITHMS[key], value, f"algorithms.{key}") for key, value in table["algorithms"].items()}
     spec = Spec(
         name=name,
-        federation=federation,
+        federation=defaults(LOADERS, table["federation"], "federation", "dataset"),
         train=_train(table.get("train", {})),
-        algorithms=algorithms,
+        algorithms=filled,
         **fill_sections(table),
     )
     spec.check()
     return spec
 
 
-def check_sections(table):
-    """Every section is known and a table, the necessary ones are there, and so are the algorithms."""
+def check_sections(table: Table) -> None:
+    """Check that every section is known and a table, and that the necessary ones are there, and the algorithms."""
     for section, value in table.items():
         if section not in SECTIONS:
             raise unknown("section", section, SECTIONS)
@@ -138,7 +142,7 @@ def check_sections(table):
             raise ConfigError(f"algorithms.{algorithm} is {settings!r}; expected a table, which may be empty: {{}}")
 
 
-def keep_algorithms(table: dict[str, Any], algorithms: Sequence[str]) -> None:
+def keep_algorithms(table: Table, algorithms: Sequence[str]) -> None:
     """Leave only these in a table of settings; one that it does not have comes with its defaults. None named: all."""
     for algorithm in algorithms:
         if algorithm not in ALGORITHMS:
@@ -147,19 +151,20 @@ def keep_algorithms(table: dict[str, Any], algorithms: Sequence[str]) -> None:
         table["algorithms"] = {algorithm: table["algorithms"].get(algorithm, {}) for algorithm in algorithms}
 
 
-def check_algorithms(table):
+def check_algorithms(table: Table) -> None:
+    """Check that [algorithms] names one at least."""
     if not table:
         raise ConfigError(f"[algorithms] is empty; expected some of {', '.join(ALGORITHMS)}")
 
 
-def override(table, text):
+def override(table: Table, text: str) -> None:
     """Set `key=value` in a table of settings, wherever that key belongs."""
     places, value = parse_override(table, text)
     for section, name in places:
         (table["algorithms"] if section in ALGORITHMS else table).setdefault(section, {})[name] = value
 
 
-def parse_override(table, text):
+def parse_override(table: Table, text: str) -> tuple[list[tuple[str, str]], Any]:
     """The places a `key=value` sets, each a section or an algorithm with a key of it, and the value."""
     key, equals, value = text.partition("=")
     key = key.strip()
@@ -182,7 +187,7 @@ def parse_override(table, text):
     return matches, value
 
 
-def _places(table):
+def _places(table: Table) -> list[tuple[str, str]]:
     """Every key that may be set, with the section or algorithm it belongs to."""
     makers = {
         "federation": LOADERS.get(table["federation"].get("dataset")),
@@ -194,7 +199,8 @@ def _places(table):
     return [(section, key) for section, maker in makers.items() if maker for key in keys(maker)] + selectors
 
 
-def _train(table):
+def _train(table: Table) -> Train:
+    """[train], checked."""
     train = fill(Train, table, "train")
     rounds, target = train["rounds"], train["target_accuracy"]
     COUNT.check("train.rounds", rounds)

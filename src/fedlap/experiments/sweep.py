@@ -14,17 +14,16 @@ precision = "float64"     of all runs; that of the process if not given
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedlap import identity
-from fedlap.algorithms import ALGORITHMS
 from fedlap.checks import is_number
 from fedlap.errors import ConfigError, unknown
-from fedlap.experiments.axes import check_axes, check_part, domain, means, place, words
+from fedlap.experiments.axes import Axes, check_axes, check_part, domain, means, place, split_values
+from fedlap.experiments.cell import Cell
+from fedlap.experiments.results import Result
 from fedlap.experiments.spec import (
-    Spec,
     Train,
     check_algorithms,
     check_sections,
@@ -34,51 +33,13 @@ from fedlap.experiments.spec import (
     read_table,
     resolve,
 )
-from fedlap.experiments.spec_identity import of_spec
+from fedlap.settings.arguments import Table
 from fedlap.streams import check_seeds
 
-OPTIONS = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
+OPTIONS: Table = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
 FINALS = ("all", "winners")
 PRECISIONS = ("float32", "float64")
 EVERY, PART = "every", "part"
-
-
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One run: an algorithm with one setting and one seed, on all rows or with some of them held out."""
-
-    algorithm: str
-    setting: dict  # the swept keys and their values
-    seed: int
-    held_out: float
-    spec: Spec  # with this algorithm and this seed only
-
-    @property
-    def digest(self):
-        """What makes two cells the same: all that was said in a spec and can change a result.
-
-        That is not the name of a file, nor an accuracy to look out for. [server_solver] counts for every method, even
-        for those whose server minimises nothing.
-        """
-        spec = replace(self.spec, train=replace(self.spec.train, target_accuracy=None))
-        return identity.digest({**of_spec(spec), "held_out": identity.of(self.held_out)})[:16]
-
-    @property
-    def revision(self):
-        return ALGORITHMS[self.algorithm].revision
-
-    @property
-    def rounds(self):
-        return self.spec.train.rounds_of(ALGORITHMS[self.algorithm])
-
-    @property
-    def epochs(self):
-        return self.spec.solver.get("epochs", 1)
-
-    @property
-    def cost(self):
-        """A number proportional to the steps of a run, to weigh what is left against what is done."""
-        return self.rounds * self.epochs * (1 - self.held_out)
 
 
 @dataclass(frozen=True)
@@ -86,50 +47,53 @@ class Sweep:
     """All settings of all algorithms; without [sweep], the one of each that the file gives."""
 
     name: str
-    table: dict  # the spec without its [sweep]
-    axes: dict[str, dict[str, list]]
+    table: Table  # the spec without its [sweep]
+    axes: dict[str, Axes]
     validation: float
     search_seeds: tuple[int, ...]
     final_seeds: tuple[int, ...]
     finals: str
     watch_train: bool
     precision: str | None
-    part: dict[str, dict[str, list]]  # of some algorithms: fewer values of some axes
-    section: dict | None  # [sweep] as it was said; None if there is none
+    part: dict[str, Axes]  # of some algorithms: fewer values of some axes
+    section: Table | None  # [sweep] as it was written; None if there is none
     only: tuple[str, ...] = ()  # how the axes were narrowed
 
     @property
-    def algorithms(self):
+    def algorithms(self) -> tuple[str, ...]:
+        """The names of the algorithms that run, in the order of the file."""
         return tuple(self.axes)
 
     @property
     def is_grid(self) -> bool:
+        """Whether the file has a [sweep]."""
         return self.section is not None
 
-    def as_dict(self) -> dict:
-        """What `again` makes the same sweep of: without [sweep] every default is in it, of a grid what was said."""
+    def as_dict(self) -> Table:
+        """A table of which `again` makes the same sweep: of a grid as it was written, else with every default."""
         if not self.is_grid:
             return resolve(self.name, self.table).as_dict()
         chosen = {"sweep": self.section, "chosen": list(self.algorithms), "only": list(self.only)}
         return {"name": self.name, **self.table, **chosen}
 
-    def settings(self, algorithm):
+    def settings(self, algorithm: str) -> list[Table]:
+        """All settings of an algorithm: every choice of one value of each of its axes."""
         axes = self.axes[algorithm]
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
-    def in_part(self, algorithm, setting):
+    def in_part(self, algorithm: str, setting: Table) -> bool:
         """Whether a setting lies in the part of the grid that has winners of its own; all do if none is named."""
         return all(setting[key] in values for key, values in self.part.get(algorithm, {}).items())
 
-    def narrow(self, restrictions):
+    def narrow(self, restrictions: Sequence[str]) -> "Sweep":
         """A part of the grid: `epochs=5` or `delta=0.1,1` keeps these values of that axis, wherever it is swept."""
-        axes = {name: dict(mine) for name, mine in self.axes.items()}
+        axes = {name: dict(of_algorithm) for name, of_algorithm in self.axes.items()}
         for text in restrictions:
             key, _, values = text.partition("=")
-            wanted = words(values)
-            of_axis = {name: domain(name, key, self.table) for name, mine in self.axes.items() if key in mine}
+            wanted = split_values(values)
+            of_axis = {name: domain(name, key, self.table) for name in axes if key in axes[name]}
             if not of_axis:
-                raise unknown("axis", key, dict.fromkeys(key for mine in self.axes.values() for key in mine))
+                raise unknown("axis", key, dict.fromkeys(itertools.chain(*axes.values())))
             known = [(value, of_axis[name]) for name in of_axis for value in self.axes[name][key]]
             for word in wanted:
                 if not any(means(word, value, of) for value, of in known):
@@ -146,22 +110,23 @@ class Sweep:
                 axes[name][key] = kept
         return replace(self, axes=axes, only=(*self.only, *restrictions))
 
-    def select(self, results):
-        """The last of each of its cells, by its own names of settings: a result's may be those of an older grid.
+    def select(self, results: Collection[Result]) -> list[Result]:
+        """The last result of each of its cells, with the cell's own setting: the result's may be of an older grid.
 
         All seeds of a setting are of one revision and one precision, so that no mean is of two methods: of the newest
         that has run, in the precision in which most seeds did.
         """
-        mine = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
-        found = {(each.cell, each.precision): each for each in results if self.precision in (None, each.precision)}
-        known = [replace(each, setting=mine[digest]) for (digest, _), each in found.items() if digest in mine]
+        settings = {cell.digest: cell.setting for cell in (*self.search(), *self.final())} if results else {}
+        last = {(run.cell, run.precision): run for run in results if self.precision in (None, run.precision)}
         alike = {}
-        for each in known:
-            alike.setdefault(each.group, {}).setdefault((each.revision, each.precision), []).append(each)
+        for digest, precision in last:
+            if digest in settings:
+                run = replace(last[digest, precision], setting=settings[digest])
+                alike.setdefault(run.group, {}).setdefault((run.revision, precision), []).append(run)
         best = (max(runs.items(), key=lambda item: (item[0][0], len(item[1]))) for runs in alike.values())
-        return [each for _, runs in best for each in runs]
+        return [run for _, runs in best for run in runs]
 
-    def search(self):
+    def search(self) -> list[Cell]:
         """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""
         if self.validation == 0:
             return []
@@ -173,7 +138,7 @@ class Sweep:
             for seed in self.search_seeds
         ]
 
-    def final(self, chosen=None):
+    def final(self, chosen: Mapping[str, list[Table]] | None = None) -> list[Cell]:
         """The cells to report, trained on all rows: of every setting, or of those chosen for each algorithm."""
         chosen = {name: self.settings(name) for name in self.axes} if chosen is None else chosen
         return [
@@ -183,7 +148,8 @@ class Sweep:
             for seed in self.final_seeds
         ]
 
-    def cell(self, algorithm, setting, seed, held_out):
+    def cell(self, algorithm: str, setting: Table, seed: int, held_out: float) -> Cell:
+        """The cell of a setting and a seed, checked as a spec of its own."""
         table = copy.deepcopy(self.table)
         given = table["algorithms"][algorithm]
         for key, value in setting.items():
@@ -195,7 +161,7 @@ class Sweep:
 
 
 def read(path: str | Path | None = None, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Sweep:
-    """From a file, or the bundled one: with only these algorithms, and with `key=value` overrides."""
+    """The sweep of a file, or of the bundled one: with only these algorithms, and with `key=value` overrides."""
     name, table = read_table(path)
     try:
         return make(name, table, algorithms, overrides)
@@ -205,15 +171,15 @@ def read(path: str | Path | None = None, algorithms: Sequence[str] = (), overrid
         raise ConfigError(f"{path}: {error}") from error
 
 
-def again(table: dict) -> Sweep:
-    """From what `as_dict` has written down."""
+def again(table: Table) -> Sweep:
+    """The sweep that `as_dict` has written down."""
     table = dict(table)
     name, chosen, only = table.pop("name"), table.pop("chosen", ()), table.pop("only", ())
     return make(name, table, chosen).narrow(only)
 
 
-def make(name: str, table: dict, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Sweep:
-    """Check the settings key by key; every cell is then checked as a spec of its own."""
+def make(name: str, table: Table, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep of a table of settings, checked key by key; every cell is then checked as a spec of its own."""
     table = copy.deepcopy(table)
     section = table.pop("sweep", None)
     if section is not None and not isinstance(section, dict):
@@ -221,7 +187,7 @@ def make(name: str, table: dict, algorithms: Sequence[str] = (), overrides: Sequ
     check_sections(table)
     if section is None:
         keep_algorithms(table, algorithms)
-    sweep = {"validation": 0} if section is None else section
+    sweep: Table = {"validation": 0} if section is None else section
     known = table["algorithms"]
     check_algorithms(known)
     for key, value in sweep.items():
@@ -232,8 +198,8 @@ def make(name: str, table: dict, algorithms: Sequence[str] = (), overrides: Sequ
     for algorithm in algorithms:
         if algorithm not in known:
             raise unknown("algorithm of this sweep", algorithm, known)
-    grids = {each: {**sweep.get(EVERY, {}), **sweep.get(each, {})} for each in known}
-    axes = {each: grids[each] for each in algorithms or known}
+    grids = {name: {**sweep.get(EVERY, {}), **sweep.get(name, {})} for name in known}
+    axes = {name: grids[name] for name in algorithms or known}
     for text in overrides:
         _check_not_swept(text, axes, table)
         override(table, text)
@@ -252,21 +218,23 @@ def make(name: str, table: dict, algorithms: Sequence[str] = (), overrides: Sequ
         **options,
     )
     _check_options(made)
-    for algorithm, mine in axes.items():
-        check_axes(algorithm, mine, table)
+    for algorithm, of_algorithm in axes.items():
+        check_axes(algorithm, of_algorithm, table)
         made.cell(algorithm, made.settings(algorithm)[0], seeds[0], 0.0)
     check_part(made.part, grids)
     return made
 
 
-def _check_not_swept(text, axes, table):
-    swept = {place(algorithm, key): key for algorithm, mine in axes.items() for key in mine}
+def _check_not_swept(text: str, axes: Mapping[str, Axes], table: Table) -> None:
+    """Check that an override sets no key that is swept."""
+    swept = {place(algorithm, key): key for algorithm in axes for key in axes[algorithm]}
     places, _ = parse_override(table, text)
-    for key in (swept[each] for each in places if each in swept):
+    for key in (swept[target] for target in places if target in swept):
         raise ConfigError(f"--set {text}: {key} is swept; choose among its values with --only {key}=VALUE,VALUE")
 
 
-def _check_options(sweep):
+def _check_options(sweep: Sweep) -> None:
+    """Check all that [sweep] says besides its axes."""
     share = sweep.validation
     if not (is_number(share) and 0 <= share < 1):
         raise ConfigError(f"sweep.validation is {share!r}; expected a fraction of at least 0 and below 1")

@@ -10,14 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
-from typing import NamedTuple
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
 import jax
 
 from fedlap.errors import FedlapError
 from fedlap.machine import cores, stay_on
 from fedlap.stopping import uninterrupted
+
+# A function of an item and of a function that takes its news; it returns what comes of the item.
+Work = Callable[[Any, Callable[[Any], None]], Any]
 
 NEWS, DONE, FAILED, IDLE = "news", "done", "failed", "idle"
 ENDED = (
@@ -29,56 +33,55 @@ ENDED = (
 class Worker(NamedTuple):
     """A process, and the pipe through which it gets items and tells what comes of them."""
 
-    process: multiprocessing.Process
-    pipe: multiprocessing.connection.Connection
+    process: BaseProcess
+    pipe: Connection
 
-    def fileno(self):
-        return self.pipe.fileno()
-
-    def give(self, item):
+    def give(self, item: object) -> None:
+        """Send it an item to work on."""
         try:
             self.pipe.send(item)
         except OSError as error:
             raise FedlapError(ENDED) from error
 
-    def hear(self):
-        """What it says next, and of which kind that is."""
+    def hear(self) -> tuple[str, Any]:
+        """The kind of its next message, and what it holds."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             return FAILED, FedlapError(ENDED)
 
-    def end(self):
+    def end(self) -> None:
+        """Kill the process and close its pipe."""
         self.process.kill()  # whatever it was doing: what it has written down is whole
         self.process.join()
         self.pipe.close()
 
 
 class _Stopped(Exception):
-    """Nobody listens to a thread any more."""
+    """The end of a thread to which nobody listens any more."""
 
 
-def on_threads(workers: int, work: Callable, items: Iterable) -> Iterator:
+def on_threads(workers: int, work: Work, items: Iterable) -> Iterator:
     """As `on_processes`, in threads of this process: where compilation takes the time, Python is free meanwhile.
 
     They share all cores, so that it changes no bits how many they are.
     """
-    left, said, stopped = deque(items), queue.SimpleQueue(), threading.Event()
+    left, messages, stopped = deque(items), queue.SimpleQueue(), threading.Event()
 
     def tell(news: object) -> None:
         if stopped.is_set():
             raise _Stopped
-        said.put((NEWS, news))
+        messages.put((NEWS, news))
 
     def serve() -> None:
         try:
             while left and not stopped.is_set():
-                said.put((DONE, work(left.popleft(), tell)))
+                messages.put((DONE, work(left.popleft(), tell)))
         except (_Stopped, IndexError):  # another thread was faster
             pass
         except Exception as error:
-            said.put((FAILED, error))
-        said.put((IDLE, None))
+            messages.put((FAILED, error))
+        messages.put((IDLE, None))
 
     threads = [threading.Thread(target=serve) for _ in range(min(workers, len(left)))]
     busy = len(threads)
@@ -86,21 +89,21 @@ def on_threads(workers: int, work: Callable, items: Iterable) -> Iterator:
         for thread in threads:
             thread.start()
         while busy:
-            kind, what = said.get()
+            kind, message = messages.get()
             if kind == FAILED:
-                raise what
+                raise message
             if kind == IDLE:
                 busy -= 1
             else:
-                yield what
+                yield message
     finally:
         stopped.set()
         for thread in threads:  # to the end of a round, or of a compilation: Python cannot end below either
             thread.join()
 
 
-def on_processes(workers, work, items):
-    """For each item, in some order: what work(item, tell) tells while it runs, then what it returns.
+def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
+    """The news of work(item, tell) while it runs, then what it returns: of all items, in no certain order.
 
     Each of that many workers has its share of the cores, even if there are too few items to begin them all.
     """
@@ -113,17 +116,18 @@ def on_processes(workers, work, items):
             worker.give(left.popleft())
         while busy:
             failure = None
-            for worker in wait(busy):
-                kind, what = worker.hear()
+            ready = wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in ready]:
+                kind, message = worker.hear()
                 if kind == FAILED:  # it comes last: what finished beside it is kept
-                    failure = failure or what
+                    failure = failure or message
                     continue
                 if kind == DONE and left:
                     worker.give(left.popleft())
                 elif kind == DONE:
                     busy.remove(worker)
                     worker.end()
-                yield what
+                yield message
             if failure:
                 raise failure
     finally:
@@ -131,19 +135,21 @@ def on_processes(workers, work, items):
             worker.end()
 
 
-def _deal(cores, workers):
-    """As many cores for each worker, the rest for none: which worker carries on with a run must not change its bits.
+def _deal(cores: list[int], workers: int) -> list[list[int]]:
+    """The cores of each worker, as many for one as for another; the rest stay idle.
 
-    With more workers than cores, they take turns.
+    Which worker carries on with a run must not change its bits. With more workers than cores, they take turns.
     """
-    each = max(len(cores) // workers, 1)
-    return [cores[i * each % len(cores) :][:each] for i in range(workers)]
+    size = max(len(cores) // workers, 1)
+    return [cores[i * size % len(cores) :][:size] for i in range(workers)]
 
 
-def _begin(work, share):
+def _begin(work: Work, share: list[int]) -> Worker:
+    """A worker on its share of the cores."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
-    precise = jax.config.jax_enable_x64  # a new process would go by the environment, not by what is in force
+    # A new process would go by the environment, not by what is in force.
+    precise = jax.dtypes.canonicalize_dtype(float) == "float64"
     process = context.Process(target=_serve, args=(its, work, share, precise), daemon=True)
     with uninterrupted(), _interrupts_blocked():
         process.start()
@@ -152,8 +158,8 @@ def _begin(work, share):
 
 
 @contextmanager
-def _interrupts_blocked():
-    """A process that is begun here never sees Ctrl-C, not even while it imports: its parent ends it."""
+def _interrupts_blocked() -> Iterator[None]:
+    """A block in which a new process never sees Ctrl-C, not even while it imports: its parent ends it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -161,7 +167,7 @@ def _interrupts_blocked():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe, work, share, precise):
+def _serve(pipe: Connection, work: Work, share: list[int], precise: bool) -> None:
     """The life of a worker: items come until it is ended."""
     _end_with_parent()
     jax.config.update("jax_enable_x64", precise)
@@ -169,14 +175,21 @@ def _serve(pipe, work, share, precise):
     while True:
         item = pipe.recv()
         try:
-            said = DONE, work(item, lambda news: pipe.send((NEWS, news)))
+            message = DONE, work(item, lambda news: pipe.send((NEWS, news)))
         except (FedlapError, OSError) as error:
-            said = FAILED, error
+            message = FAILED, error
         except Exception:  # of some library: not every exception can be sent, but its words can
-            said = FAILED, RuntimeError(f"in a process of the sweep:\n{traceback.format_exc()}")
-        pipe.send(said)
+            message = FAILED, RuntimeError(f"in a process of the sweep:\n{traceback.format_exc()}")
+        pipe.send(message)
 
 
-def _end_with_parent():
+def _end_with_parent() -> None:
+    """End this process as soon as the one that began it has ended."""
     parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    assert parent is not None, "a worker was begun by another process"
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Named arrays and a few words about them in one file, replaced at once or not at all, and never a pickle."""
+"""Named arrays and a header about them in one file, replaced at once or not at all, and never a pickle."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,12 @@ HEADER = "header"
 
 
 def write(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write the header, which is JSON, and the arrays; missing folders are made, for the user alone."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    words = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with replacing(path, mode=0o600) as file:
-        np.savez(file, **{HEADER: words}, **arrays)
+        np.savez(file, **{HEADER: encoded}, **arrays)
 
 
 def read(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""A file is replaced at once or not at all: a reader finds the old one or the new one, never half."""
+"""Files that are replaced at once or not at all: a reader finds the old one or the new one, never half."""
 
 import os
 from collections.abc import Iterator
@@ -37,6 +37,6 @@ def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write(path: PathLike, content: str | bytes) -> None:
-    """Text or bytes as a whole file."""
+    """Write text or bytes as a whole file."""
     with replacing(path) as file:
         file.write(content if isinstance(content, bytes) else content.encode())

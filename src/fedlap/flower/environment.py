@@ -10,6 +10,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from fedlap.errors import ConfigError
 
@@ -29,7 +30,7 @@ HEARTBEAT = 10  # seconds, Flower's minimum: after two of them without a sign a 
 RETRY = 3  # seconds
 
 
-def prepare(home, level=logging.ERROR):
+def prepare(home: str | Path, level: int = logging.ERROR) -> None:
     """Environment, version check, and of Flower's own log only what is at this level."""
     home = Path(home)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,7 +52,7 @@ class Refused(Exception):
     """The SuperLink would not let this node in."""
 
 
-def shorten_node_waits(members):
+def shorten_node_waits(members: int) -> None:
     """Replace what Flower's SuperNode loop has no setting for, in this process only.
 
     - its idle wait of 3 s and its reply wait of 0.5 s (`time.sleep` in its main loop) are capped by NODE_POLL;
@@ -68,15 +69,15 @@ def shorten_node_waits(members):
     loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, poll)))
     connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
 
-    def refuse(code, message=None, **_):
+    def refuse(code: int, message: str | None = None, **_: object) -> NoReturn:
         raise Refused(message or f"Flower's exit code {code}")
 
     connection.flwr_exit = refuse
     _module("flwr.supercore.retry.http_retry", "MAX_RETRY_DELAY").MAX_RETRY_DELAY = RETRY
 
 
-def _module(name, *attributes):
-    """A module of Flower, if it still looks as it did when this was written."""
+def _module(name: str, *attributes: str) -> Any:
+    """A module of Flower whose attributes are to be replaced, if it still looks as it did when this was written."""
     module = importlib.import_module(name)
     missing = [attribute for attribute in attributes if not hasattr(module, attribute)]
     if missing:

@@ -6,19 +6,27 @@ only the coordinator's account on the server can read.
 """
 
 import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
 
 HEADER = "x-fedlap-secret"
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")  # Fleet asks for a registered key, Runtime for a task's token
 LARGEST = 16 * 2**20  # bytes of one request: Flower sends arrays in pieces of 5 MiB
 
 
+Message = MutableMapping[str, Any]  # ASGI's: what is asked, and each part of an answer
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
 class Gate:
     """ASGI middleware that answers for the SuperLink where it must not be asked."""
 
-    def __init__(self, app, secret):
+    def __init__(self, app: Application, secret: str) -> None:
         self.app, self.secret = app, secret
 
-    async def __call__(self, scope, receive, send):
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             path = scope["path"]
@@ -33,6 +41,6 @@ class Gate:
         return await self.app(scope, receive, send)
 
 
-async def _refuse(send, status, reason):
+async def _refuse(send: Send, status: int, reason: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": reason})

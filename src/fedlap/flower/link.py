@@ -7,6 +7,8 @@ empty, the SuperLink starts nothing (`--isolation process`), and this process ta
 import hashlib
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 from flwr.cli.build import build_fab_from_files
@@ -23,6 +25,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedlap.flower.gate import HEADER
 from fedlap.flower.server import local_address
+from fedlap.study.agreement.contract import Study
 
 PROJECT = b"""[project]
 name = "fedlap-study"
@@ -48,10 +51,10 @@ FILES = {
 class _Secret:
     """Adds the coordinator's secret to every request, which the gate asks for."""
 
-    def __init__(self, secret):
+    def __init__(self, secret: str) -> None:
         self.secret = secret
 
-    def intercept(self, context, call_next):
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
         context.request.headers[HEADER] = self.secret
         return call_next(context)
 
@@ -59,11 +62,11 @@ class _Secret:
 class _Once:
     """Instead of Flower's retries, which end the process when a token has lapsed: `GridTransport` connects again."""
 
-    def invoke(self, target, *arguments, **options):
+    def invoke(self, target: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         return target(*arguments, **options)
 
 
-def control_client(study, secret):
+def control_client(study: Study, secret: str) -> ControlHttpClient:
     """A client of the SuperLink's Control API, on the server itself."""
     return ControlHttpClient.from_server_address(
         local_address(study),
@@ -76,7 +79,7 @@ def control_client(study, secret):
 class Link:
     """One Flower run. Messages of an earlier one, should there be any, are never seen in it."""
 
-    def __init__(self, study, secret):
+    def __init__(self, study: Study, secret: str) -> None:
         address, certificate = local_address(study), (study.folder / "ca.crt").read_bytes()
         self.control = control_client(study, secret)
         package = build_fab_from_files(FILES)[0]
@@ -93,7 +96,8 @@ class Link:
         )
         self.grid = HttpGrid(address, root_certificates=certificate, token=self._token(runtime))
         runtime.close()
-        self.grid._retry_invoker = _Once()
+        # Flower has no setting for this; of its own object it calls `invoke` alone, which _Once has.
+        self.grid._retry_invoker = _Once()  # pyright: ignore[reportAttributeAccessIssue]
         task = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
@@ -101,7 +105,7 @@ class Link:
         self._over = threading.Event()
         threading.Thread(target=self._heartbeat, daemon=True).start()
 
-    def _token(self, runtime):
+    def _token(self, runtime: RuntimeHttpClient) -> str:
         """The token of this run's task. Runs that an earlier coordinator left behind are stopped on the way."""
         while True:
             acquired = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
@@ -112,14 +116,14 @@ class Link:
             else:
                 self.control.StopRun(StopRunRequest(run_id=acquired.task.run_id))
 
-    def _heartbeat(self):
+    def _heartbeat(self) -> None:
         while not self._over.wait(5):
             try:
                 self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
             except httpx.HTTPError:
                 continue  # whoever exchanges messages will notice and connect again
 
-    def close(self):
+    def close(self) -> None:
         """End the run."""
         self._over.set()
         try:

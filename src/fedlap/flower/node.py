@@ -8,9 +8,9 @@ import logging
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.flower.environment import Refused, prepare, shorten_node_waits
@@ -19,6 +19,11 @@ from fedlap.study.agreement.keys import check_private
 from fedlap.study.protocol.messages import Reply, Request
 from fedlap.study.protocol.refusals import Reason
 from fedlap.study.protocol.site import Site
+
+if TYPE_CHECKING:  # Flower and its packages are imported once `prepare` has set them up
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from flwr.supercore.object_store import ObjectStore, ObjectStoreFactory
+    from flwr.supernode.nodestate import NodeState
 
 AGAIN = 5.0  # seconds until a node that was not let in asks again
 
@@ -43,7 +48,8 @@ def serve(
         try:
             _probe(study.address)
             start_client_internal(
-                state_factory=_StateFactory(ObjectStoreFactory(), site),
+                # Flower's loop asks its factory for these two alone: `objectstore_factory` and `state()`.
+                state_factory=_StateFactory(ObjectStoreFactory(), site),  # pyright: ignore[reportArgumentType]
                 server_address=study.address,
                 node_config={},
                 root_certificates=authority,
@@ -60,14 +66,15 @@ def serve(
         time.sleep(AGAIN)
 
 
-def _private_key(path):
+def _private_key(path: Path) -> "EllipticCurvePrivateKey":
     """The key by which the server knows this member."""
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     path = check_private(path)
     try:
-        return load_ssh_private_key(path.read_bytes(), None)
+        key = load_ssh_private_key(path.read_bytes(), None)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a file of your own") from error
     except TypeError as error:  # what cryptography raises where it misses a passphrase
@@ -76,9 +83,12 @@ def _private_key(path):
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path}: not a private key; expected the file that the coordinator gave you") from error
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: not an ECDSA key; expected the file that the coordinator gave you")
+    return key
 
 
-def _authority(path):
+def _authority(path: Path) -> bytes:
     """The certificate by which this member knows the server, as the bytes that Flower takes."""
     from cryptography.x509 import load_pem_x509_certificates
 
@@ -95,7 +105,7 @@ def _authority(path):
     return content
 
 
-def _probe(address):
+def _probe(address: str) -> None:
     """Raise if nobody listens there: Flower would try for ever without a word."""
     host, _, port = address.rpartition(":")
     try:
@@ -104,7 +114,7 @@ def _probe(address):
         raise Refused(f"{error.strerror or error}") from error
 
 
-def _in_words(message, address):
+def _in_words(message: str, address: str) -> str:
     """A refusal in words, with what a data manager can do about it."""
     if "2004" in message:
         return (
@@ -124,16 +134,17 @@ def _in_words(message, address):
 class _StateFactory:
     """What Flower's loop asks for its state: always the same one, which answers."""
 
-    def __init__(self, objectstore_factory, site):
-        self.objectstore_factory, self.site, self.made = objectstore_factory, site, None
+    def __init__(self, objectstore_factory: "ObjectStoreFactory", site: Site) -> None:
+        self.objectstore_factory, self.site = objectstore_factory, site
+        self.made: NodeState | None = None
 
-    def state(self):
+    def state(self) -> "NodeState":
         if self.made is None:
             self.made = _answering_state(self.objectstore_factory.store(), self.site)
         return self.made
 
 
-def _answering_state(store, site):
+def _answering_state(store: "ObjectStore", site: Site) -> "NodeState":
     """Flower's in-memory state of a node, except that a message put into it turns into its reply."""
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
@@ -143,20 +154,24 @@ def _answering_state(store, site):
     from fedlap.flower import wire
 
     class AnsweringState(InMemoryNodeState):
-        def create_task(self, *_, **__):
+        def create_task(self, *_: Any, **__: Any) -> int:
             return 1  # there is no other process to hand a task to
 
-        def get_messages_legacy(self, *, run_ids=None, is_reply=None, limit=None):
+        def get_messages_legacy(
+            self, *, run_ids: Sequence[int] | None = None, is_reply: bool | None = None, limit: int | None = None
+        ) -> Sequence[Message]:
             if is_reply:
                 for message in super().get_messages_legacy(is_reply=False):
                     self._answer(message)
             return super().get_messages_legacy(run_ids=run_ids, is_reply=is_reply, limit=limit)
 
-        def _answer(self, message):
+        def _answer(self, message: Message) -> None:
             identifier = message.metadata.message_id
             self.record_message_processing_start(identifier)
             objects = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(identifier))]
-            whole = inflate_object_from_contents(identifier, {name: store.get(name) for name in objects})
+            contents = {name: content for name in objects if (content := store.get(name)) is not None}
+            whole = inflate_object_from_contents(identifier, contents)
+            assert isinstance(whole, Message), "Flower's loop puts messages here, and nothing else"
             store.delete(identifier)
             reply = Message(wire.content(answer(site, whole.content)), reply_to=message)
             reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedlap.errors import ConfigError
 from fedlap.files import atomic
 from fedlap.flower.environment import prepare
 from fedlap.study.agreement.contract import Study
 from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
+
+if TYPE_CHECKING:  # Flower is imported once `prepare` has set it up
+    from flwr.supercore.control import ControlHttpClient
 
 SECRET, HOST, DATABASE = "secret", "host", "superlink.db"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses, and the one of this machine itself
@@ -50,13 +54,17 @@ def secret(study: Study) -> str:
 
 def public_keys(study: Study) -> dict[bytes, str]:
     """The members' names by their public keys, in Flower's form."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     keys = {}
     for member in study.members:
         try:
-            keys[public_key_to_bytes(load_ssh_public_key(member.public_key.read_bytes()))] = member.name
+            key = load_ssh_public_key(member.public_key.read_bytes())
+            if not isinstance(key, EllipticCurvePublicKey):
+                raise ValueError("not an ECDSA key")
+            keys[public_key_to_bytes(key)] = member.name
         except (OSError, ValueError) as error:
             raise ConfigError(f"{member.public_key}: expected the public key of {member.name} ({error})") from error
     if len(keys) < len(study.members):
@@ -178,7 +186,7 @@ def _register(study: Study, shared_secret: str, ready: Callable[[], None]) -> No
     ready()
 
 
-def let_in(client, keys):
+def let_in(client: "ControlHttpClient", keys: dict[bytes, str]) -> None:
     """Make the keys that Flower's database knows those of the members: a key that was replaced is let in no more."""
     from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
@@ -193,7 +201,7 @@ def let_in(client, keys):
             client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
-def check_gate(study, seconds):
+def check_gate(study: Study, seconds: float) -> None:
     """Raise should the gate not be there, for then anyone could register a key, or nobody answer for so long."""
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 
 import httpx
 from flwr.app import Message, MessageType
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import RunNotRunningException
+from flwr.superlink.grid import HttpGrid
 
 from fedlap.errors import DataError
 from fedlap.flower import wire
@@ -21,10 +23,10 @@ LOOK = 1.0  # seconds between two looks at who is online
 class GridTransport:
     """A transport over Flower. A member is known by the key that its node has proved to have, not by what it says."""
 
-    def __init__(self, study: Study, secret: str, tell: Callable[[str], None] = lambda line: None):
+    def __init__(self, study: Study, secret: str, tell: Callable[[str], None] = lambda line: None) -> None:
         self.study, self.secret, self.tell = study, secret, tell
         self.members = public_keys(study)
-        self.link = None
+        self.link: Link | None = None
 
     def exchange(
         self, requests: dict[str, Request], seconds: float, resend: float
@@ -50,14 +52,16 @@ class GridTransport:
             self.link.close()
         self.link = None
 
-    def _exchange(self, requests, end, resend):
+    def _exchange(
+        self, requests: dict[str, Request], end: float, resend: float
+    ) -> Iterator[tuple[str, Reply | DataError]]:
         if self.link is None:
             self.link = Link(self.study, self.secret)
         grid, waiting = self.link.grid, dict(requests)
         nodes, looked, sent, sender = {}, 0.0, {}, {}
         while waiting and (now := time.monotonic()) < end:
             if now - looked >= LOOK:
-                nodes, looked = self._nodes(), now
+                nodes, looked = self._nodes(grid), now
             due = [name for name in waiting if name in nodes and _is_due(nodes[name], sent.get(name), now - resend)]
             if due:
                 contents = {name: wire.content(requests[name]) for name in due}
@@ -74,17 +78,17 @@ class GridTransport:
                 yield name, _read(name, message)
             time.sleep(SERVER_POLL)
 
-    def _nodes(self):
-        nodes = self.link.grid.get_nodes()
+    def _nodes(self, grid: HttpGrid) -> dict[str, NodeInfo]:
+        nodes = grid.get_nodes()
         return {self.members[node.public_key]: node for node in nodes if node.public_key in self.members}
 
 
-def _is_due(node, sent, before):
+def _is_due(node: NodeInfo, sent: tuple[float, str] | None, before: float) -> bool:
     """Whether a request was never sent, or long ago, or to a node that was started again and has lost it."""
     return sent is None or sent[0] <= before or sent[1] != node.last_activated_at
 
 
-def _read(name, message):
+def _read(name: str, message: Message) -> Reply | DataError:
     try:
         return wire.read(message.content, Reply)
     except DataError as error:

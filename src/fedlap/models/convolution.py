@@ -20,7 +20,7 @@ def convolve(inputs: Array, weight: Array, padding: int = 0) -> Array:
 
 
 def pad(images: Array, width: int) -> Array:
-    """`width` zeros on every side."""
+    """The images with `width` zeros on every side."""
     return jnp.pad(images, ((0, 0), (width, width), (width, width), (0, 0))) if width else images
 
 
@@ -52,8 +52,8 @@ def _forward(inputs, weight):
 
 
 def _backward(residuals, cotangent):
-    given = (*residuals, cotangent)
-    return lax.platform_dependent(*given, cpu=_by_product_backward, default=_by_library_backward)
+    arguments = (*residuals, cotangent)
+    return lax.platform_dependent(*arguments, cpu=_by_product_backward, default=_by_library_backward)
 
 
 _correlate = jax.custom_vjp(_product_or_library)
@@ -62,19 +62,19 @@ _correlate.defvjp(_forward, _backward)
 
 def _by_product(inputs: Array, weight: Array) -> Array:
     matrix = weight.reshape(-1, weight.shape[-1])
-    outputs = lax.map(lambda images: patches(images, len(weight)) @ matrix, _groups(weight, inputs, inputs))
+    outputs = lax.map(lambda images: patches(images, len(weight)) @ matrix, cache_groups(weight, inputs, inputs))
     return outputs.reshape(len(inputs), *outputs.shape[2:])
 
 
 def _by_product_backward(inputs: Array, weight: Array, cotangent: Array) -> tuple[Array, Array]:
     # Two loops, so that the one whose result is not asked for is not run.
-    grouped = _groups(weight, inputs, cotangent)
+    grouped = cache_groups(weight, inputs, cotangent)
     input_gradient = lax.map(lambda cotangent: _input_gradient(weight, cotangent), grouped)
 
     def add(total, group):
         return total + _weight_gradient(weight, *group), None
 
-    weight_gradient, _ = lax.scan(add, jnp.zeros_like(weight), (_groups(weight, inputs, inputs), grouped))
+    weight_gradient, _ = lax.scan(add, jnp.zeros_like(weight), (cache_groups(weight, inputs, inputs), grouped))
     return input_gradient.reshape(inputs.shape), weight_gradient
 
 
@@ -100,7 +100,7 @@ def _input_gradient(weight: Array, cotangent: Array) -> Array:
     return cast(Array, added)
 
 
-def _groups(weight: Array, inputs: Array, images: Array) -> Array:
+def cache_groups(weight: Array, inputs: Array, images: Array) -> Array:
     """The images in groups whose patches fit the cache, [groups, images in a group, ...]."""
     n, numbers = len(inputs), math.prod(inputs.shape[1:]) * len(weight) ** 2
     group = max(m for m in range(1, max(n, 1) + 1) if n % m == 0 and (m == 1 or m * numbers <= CACHED))

@@ -29,12 +29,12 @@ Factor = Callable[[Array, Key], Array]  # (outputs, key) → the columns F of ea
 
 
 class Curvature(Protocol):
-    """What is asked of a curvature; what is given are inputs, labels, rows, weights, count and a key."""
+    """What is asked of a curvature; `examples` are inputs, labels, rows, weights, count and a key."""
 
     def diagonal(
         self, model: Trainable, likelihood: Likelihood, params: Tree, *examples: Any, **named: Any
     ) -> Tree: ...
-    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, *given: Any, **named: Any) -> Array: ...
+    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, *examples: Any, **named: Any) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class GaussNewton:
         count: Number,
         key: Key,
     ) -> Tree:
-        """Shaped as the parameters."""
+        """The diagonal of H, shaped as the parameters."""
         by_layer = isinstance(model, Network)
-        of, chunk_for = (_by_layer, _layer_chunk) if by_layer else (_by_example, _example_chunk)
+        diagonal, chunk_of = (_by_layer, layer_chunk) if by_layer else (_by_example, example_chunk)
         factor = self._factor(likelihood)
 
         def term(rows, weights, key):
-            return of(model, factor, params, inputs[rows], weights, key)
+            return diagonal(model, factor, params, inputs[rows], weights, key)
 
-        chunk = lambda: chunk_for(model, factor, params, inputs[:1], key)
+        chunk = lambda: chunk_of(model, factor, params, inputs[:1], key)
         return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
 
     def full(
@@ -81,7 +81,7 @@ class GaussNewton:
         count: Number,
         key: Key,
     ) -> Array:
-        """[P, P], in the order of `ravel_pytree`."""
+        """All of H, [P, P], in the order of `ravel_pytree`."""
         factor = self._factor(likelihood)
         flat, _ = ravel_pytree(params)
 
@@ -90,7 +90,7 @@ class GaussNewton:
             columns = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))(gradients)
             return jnp.einsum("n,ncp,ncq->pq", weights, columns, columns)
 
-        chunk = lambda: _example_chunk(model, factor, params, inputs[:1], key)
+        chunk = lambda: example_chunk(model, factor, params, inputs[:1], key)
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
 
     def _factor(self, likelihood: Likelihood) -> Factor:
@@ -115,7 +115,7 @@ class ExactHessian:
         count: Number,
         key: Key,
     ) -> Tree:
-        """Shaped as the parameters."""
+        """The diagonal of H, shaped as the parameters."""
         matrix = self.full(model, likelihood, params, inputs, labels, rows, weights, count, key)
         return ravel_pytree(params)[1](jnp.diagonal(matrix))
 
@@ -131,7 +131,7 @@ class ExactHessian:
         count: Number,
         key: Key,
     ) -> Array:
-        """[P, P], in the order of `ravel_pytree`."""
+        """All of H, [P, P], in the order of `ravel_pytree`."""
         flat, unravel = ravel_pytree(params)
 
         def loss(flat, rows, weights):
@@ -168,33 +168,34 @@ def _by_example(model: Trainable, factor: Factor, params: Tree, inputs: Array, w
 def _gradients(model: Trainable, factor: Factor, params: Tree, inputs: Array, key: Key) -> Tree:
     """JᵢᵀFᵢ, shaped [n, columns, ...] for every parameter."""
 
-    def of(example, columns):
+    def gradients(example, columns):
         pullback = jax.vjp(lambda params: model.apply(params, example[None])[0], params)[1]
         return jax.vmap(pullback)(columns.T)[0]
 
-    return jax.vmap(of)(inputs, factor(model.apply(params, inputs), key))
+    return jax.vmap(gradients)(inputs, factor(model.apply(params, inputs), key))
 
 
-def _layer_chunk(network: Any, factor: Factor, params: Tree, example: Array, key: Key) -> int:
+def layer_chunk(network: Any, factor: Factor, params: Tree, example: Array, key: Key) -> int:
     """How many examples a chunk may have, by the numbers one passes between layers."""
 
     def sizes(params, example):
         tape = network.linearise(params, example)
-        return [(each.inputs, each.outputs) for each in tape if isinstance(each.layer, Weighted)]
+        return [(step.inputs, step.outputs) for step in tape if isinstance(step.layer, Weighted)]
 
     layers = jax.eval_shape(sizes, params, example)
     columns = _columns(network, factor, params, example, key)
     return PASSED // sum(math.prod(x.shape) + columns * math.prod(y.shape) for x, y in layers)
 
 
-def _example_chunk(model: Trainable, factor: Factor, params: Tree, example: Array, key: Key) -> int:
+def example_chunk(model: Trainable, factor: Factor, params: Tree, example: Array, key: Key) -> int:
     """How many examples a chunk may have, by the size of one's gradients."""
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
     return HELD // (numbers * _columns(model, factor, params, example, key))
 
 
 def _columns(model: Trainable, factor: Factor, params: Tree, example: Array, key: Key) -> int:
-    return jax.eval_shape(lambda *given: factor(model.apply(*given), key), params, example).shape[-1]
+    columns = jax.eval_shape(lambda params, example: factor(model.apply(params, example), key), params, example)
+    return columns.shape[-1]
 
 
 def _sum(term, start, chunk, rows, weights, count, key):
@@ -207,7 +208,7 @@ def _sum(term, start, chunk, rows, weights, count, key):
     rows, weights = jnp.pad(rows, (0, missing), mode="edge"), jnp.pad(weights, (0, missing))
 
     def add(step, total):
-        mine = [lax.dynamic_slice_in_dim(each, step * chunk, chunk) for each in (rows, weights)]
-        return jax.tree.map(jnp.add, total, term(*mine, jax.random.fold_in(key, step)))
+        part = [lax.dynamic_slice_in_dim(array, step * chunk, chunk) for array in (rows, weights)]
+        return jax.tree.map(jnp.add, total, term(*part, jax.random.fold_in(key, step)))
 
     return lax.fori_loop(0, -(-count // chunk), add, start)

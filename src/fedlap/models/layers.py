@@ -45,6 +45,7 @@ def uniform(key: Key, shape: tuple[int, ...], fan_in: int) -> Array:
 
 
 def zeros(key: Key, shape: tuple[int, ...], fan_in: int) -> Array:
+    """Zeros, whatever the key."""
     return jnp.zeros(shape)
 
 

@@ -78,7 +78,7 @@ def as_model(thing: Any) -> Trainable:
 
 
 def check_outputs(model: Trainable, params: Tree, inputs: Any, classes: int) -> None:
-    """An error unless the model gives one output a class."""
-    found, wanted = jax.eval_shape(model.apply, params, inputs).shape, (len(inputs), classes)
-    if found != wanted:
-        raise ConfigError(f"the model's outputs have shape {found}; expected {wanted}, one output a class")
+    """Raise a ConfigError unless the model gives one output a class."""
+    shape, expected = jax.eval_shape(model.apply, params, inputs).shape, (len(inputs), classes)
+    if shape != expected:
+        raise ConfigError(f"the model's outputs have shape {shape}; expected {expected}, one output a class")

@@ -1,6 +1,6 @@
 """Modules of Flax, `linen` and `nnx`, and of other libraries, as models.
 
-A module has its own way of being told whether it trains: a flag of its call, an attribute, or attributes of its
+A module learns in its own way whether it trains: a flag of its call, an attribute, or attributes of its
 layers. Each is found and set, so that dropout is on in training, and off in init, evaluation and curvature. Flax is
 imported when one of its modules is given, not before.
 """
@@ -65,7 +65,7 @@ class Wrapped:
 class Linen(Wrapped):
     """A module of `flax.linen`.
 
-    If it has a flag, its layers do what its code says. If it has none, those of its layers that have one are told.
+    If it has a flag, its layers do what its code says. If it has none, those of its layers that have one get it.
     """
 
     def init(self, key: Key, inputs: Array, classes: int) -> Tree:
@@ -89,34 +89,36 @@ class Linen(Wrapped):
 
         module, flags = self.module, _flags(training)
         own = {name: flags[name] for name in _attributes(module) if name in flags}
-        told = own or flags.keys() & inspect.signature(module.__call__).parameters
+        has_flag = own or flags.keys() & inspect.signature(module.__call__).parameters
         args, kwargs = _arguments(module, inputs, {name: flags[name] for name in flags if name not in own})
         module = module.clone(**own) if own else module
-        with nullcontext() if told else intercept_methods(partial(_tell, flags)):
+        with nullcontext() if has_flag else intercept_methods(partial(_call_with, flags)):
             return getattr(module, method)(first, *args, **kwargs, **options)
 
 
 def _promoted(weights: Tree) -> Tree:
-    """In the precision of the run: Flax draws float32 even where JAX has float64."""
+    """Weights in the precision of the run: Flax draws float32 even where JAX has float64."""
     real = jnp.zeros(()).dtype
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(leaf.dtype, real)), weights)
 
 
-def _tell(flags: dict[str, bool], call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: Any) -> Any:
+def _call_with(
+    flags: dict[str, bool], call: Callable[..., Any], args: tuple, kwargs: dict[str, Any], context: Any
+) -> Any:
     """Call a layer with each of its flags that the caller has left out."""
     module = context.module  # bound, so one of this call's own
     if context.method_name == "__call__":
         bound = inspect.signature(call).bind_partial(*args, **kwargs)
         for name, value in flags.items():
-            given = bound.arguments.get(name)
-            if isinstance(given, bool) and given != value:
+            argument = bound.arguments.get(name)
+            if isinstance(argument, bool) and argument != value:
                 raise ConfigError(
-                    f"{type(module).__name__} is called with {name}={given} in training and in evaluation alike; "
+                    f"{type(module).__name__} is called with {name}={argument} in training and in evaluation alike; "
                     f"expected a flag of the module that is passed ({', '.join(FLAGS)})"
                 )
-            if given is None and name in _attributes(module):
+            if argument is None and name in _attributes(module):
                 object.__setattr__(module, name, value)
-            elif given is None and name in bound.signature.parameters:
+            elif argument is None and name in bound.signature.parameters:
                 bound.arguments[name] = value
         args, kwargs = bound.args, bound.kwargs
     return call(*args, **kwargs)
@@ -144,16 +146,16 @@ class Nnx:
 
         graphs = {}
         for training in (True, False):
-            told = nnx.clone(module)
-            told.train() if training else told.eval()
-            for _, part in nnx.iter_modules(told):
+            copy = nnx.clone(module)
+            copy.train() if training else copy.eval()
+            for _, part in nnx.iter_modules(copy):
                 for name in _attributes(part) & FLAGS.keys():
                     setattr(part, name, _flags(training)[name])
-            graphs[training], weights, streams, constants = _split(told)
+            graphs[training], weights, streams, constants = _split(copy)
         variable = lambda leaf: isinstance(leaf, nnx.Variable)
         random = lambda leaf: hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        kept = jax.tree_util.tree_leaves_with_path(constants, is_leaf=variable)
-        if state := [".".join(str(key.key) for key in path) for path, leaf in kept if variable(leaf) or random(leaf)]:
+        leaves = jax.tree_util.tree_leaves_with_path(constants, is_leaf=variable)
+        if state := [".".join(str(key.key) for key in path) for path, leaf in leaves if variable(leaf) or random(leaf)]:
             raise _stateful(module, state)
         constants = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, constants)
         about = re.sub(r" at 0x[0-9a-f]+", "", repr(graphs[False]))  # an address is another one in the next process
@@ -181,8 +183,8 @@ class Nnx:
         from flax import nnx
 
         # A module shares the variables that it is merged from, and may change them: it gets some of its own.
-        given = jax.tree.map(lambda leaf: leaf, (params, streams, self.constants))
-        module = nnx.merge(self.graphs[training], *given)
+        states = jax.tree.map(lambda leaf: leaf, (params, streams, self.constants))
+        module = nnx.merge(self.graphs[training], *states)
         args, kwargs = _arguments(module, inputs, {**_flags(training), "rngs": rngs})
         outputs = module(*args, **kwargs)
         _, params_after, streams_after, constants_after = _split(module)
@@ -192,10 +194,12 @@ class Nnx:
 
 
 def is_linen(thing: object) -> bool:
+    """Whether a thing is a module of `flax.linen`."""
     return _is_module(thing, "flax.linen")
 
 
 def is_nnx(thing: object) -> bool:
+    """Whether a thing is a module of `flax.nnx`."""
     return _is_module(thing, "flax.nnx")
 
 
@@ -209,19 +213,19 @@ def _flags(training: bool) -> dict[str, bool]:
 
 def _attributes(module: Any) -> set[str]:
     """The names of attributes that are true, false or not yet set; those that can be set anew."""
-    names = [each.name for each in fields(module)] if is_linen(module) else vars(module)
+    names = [attribute.name for attribute in fields(module)] if is_linen(module) else vars(module)
     return {name for name in names if getattr(module, name) is None or isinstance(getattr(module, name), bool)}
 
 
-def _arguments(module: Any, inputs: Array, known: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Positional and keyword arguments for a module's call: the inputs, and what it asks for of what is known."""
+def _arguments(module: Any, inputs: Array, offered: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Positional and keyword arguments for a module's call: the inputs, and what it asks for of what is offered."""
     signature = inspect.signature(module.__call__)
     bound = signature.bind_partial(inputs)
     for name, parameter in signature.parameters.items():
         if name in bound.arguments or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if name in known:
-            bound.arguments[name] = known[name]
+        if name in offered:
+            bound.arguments[name] = offered[name]
         elif parameter.default is parameter.empty:
             raise ConfigError(
                 f"{type(module).__name__} is called with {name!r}; expected inputs and, if it needs one, "

@@ -1,4 +1,4 @@
-"""A run on disk: its state, its table of metrics, and what makes it this run and no other."""
+"""Checkpoints: a run on disk, its state, its table of metrics, and what makes it this run and no other."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +16,7 @@ FORMAT = 3
 
 
 def save(path: PathLike, state: State, table: np.ndarray, description: Mapping[str, Any]) -> None:
+    """Replace the checkpoint."""
     arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
     archive.write(path, {"format": FORMAT, **description}, {"table": table, **arrays})
 
@@ -28,14 +29,14 @@ def load(path: PathLike, like: State, rows: np.ndarray, description: Mapping[str
     header, table, arrays = _read(path)
     for key, value in {"format": FORMAT, **description}.items():
         if header.get(key) != value:
-            other = f"its {key} is {header.get(key)}, this run's is {value}"
-            raise DataError(f"{path}: a checkpoint of another run: {other}")
+            difference = f"its {key} is {header.get(key)}, this run's is {value}"
+            raise DataError(f"{path}: a checkpoint of another run: {difference}")
     leaves = []
     for name, leaf in _named(like):
         saved, leaf = arrays.get(f"state{name}"), np.asarray(leaf)
         if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
-            found = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
-            raise DataError(f"{path}: state{name} is {found}; expected {leaf.dtype} {leaf.shape}")
+            problem = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
+            raise DataError(f"{path}: state{name} is {problem}; expected {leaf.dtype} {leaf.shape}")
         leaves.append(jax.numpy.asarray(saved))
     state = jax.tree.unflatten(jax.tree.structure(like), leaves)
     state = state._replace(round=int(state.round))

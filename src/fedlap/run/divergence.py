@@ -1,4 +1,4 @@
-"""When a run is lost: its NLL is far worse than that of a model that knows nothing, and getting worse.
+"""Divergence, when a run is lost: its NLL is far worse than that of a model that knows nothing, and getting worse.
 
 Far worse, because a network that is too sure of itself may creep above the NLL of knowing nothing and still be right
 about most rows; getting worse, because a run on badly scaled inputs may begin there and learn all the same.
@@ -28,11 +28,11 @@ HOPELESS = 100  # times that NLL: lost, were it in one round only
 
 
 def ignorance(likelihood: Likelihood, classes: int) -> float:
-    """The NLL of a model that knows nothing; of a likelihood that is not ours nobody can say."""
+    """The NLL of a model that knows nothing; infinite where the likelihood is the user's own and nobody can say."""
     return math.log(classes) if isinstance(likelihood, Categorical) else math.inf
 
 
-def lost_since(nll: Sequence[float] | np.ndarray, ignorance: float) -> int | None:
+def lost_since(nll: Sequence[float | None] | np.ndarray, ignorance: float) -> int | None:
     """The first of the rounds from which on a run is lost, counted from 1, or None. An NLL that is no number is None.
 
     >>> lost_since([0.65, 203, 215], ignorance=0.69), lost_since([12, 6, 3, 0.5], ignorance=0.69)
@@ -60,7 +60,7 @@ def lost_since(nll: Sequence[float] | np.ndarray, ignorance: float) -> int | Non
     return begins + 1 if worse else None
 
 
-def words(run: "Simulation", history: "History") -> str | None:
+def message(run: "Simulation", history: "History") -> str | None:
     """Since when a run is lost, and what to change; None if it is not."""
     since, nll = history.diverged_since, history.nll
     if since is None:
@@ -68,27 +68,27 @@ def words(run: "Simulation", history: "History") -> str | None:
     if np.isfinite(nll).all():
         nothing = ignorance(run.setup.task.likelihood, run.federation.classes)
         swings = len(nll) > 1 and nll[-2] > nll[-1]
-        found = f"its test NLL ({nll[-1 - swings]:.3g} in round {len(nll) - swings})"
-        how = f"from round {since} on {found} is far worse than {nothing:.3g}, that of a model that knows nothing"
+        worst = f"its test NLL ({nll[-1 - swings]:.3g} in round {len(nll) - swings})"
+        how = f"from round {since} on {worst} is far worse than {nothing:.3g}, that of a model that knows nothing"
     else:
         how = f"in round {since} its test NLL is not finite"
-    *some, other = advice(run)
-    tries = f"{', '.join(some)} or {other}" if some else other
+    *first, last = advice(run)
+    tries = f"{', '.join(first)} or {last}" if first else last
     return f"{type(run.algorithm).__name__} diverged: {how}; try {tries}"
 
 
 def advice(run: "Simulation") -> list[str]:
     """What may help a run that is lost, by what its method and its solver have."""
-    algorithm, found = run.algorithm, []
+    algorithm, changes = run.algorithm, []
     rho: Any = getattr(algorithm, "rho", None)
     if _is_number(rho) and rho > 1 / len(run.federation.clients):
-        found.append("rho=evenly")
+        changes.append("rho=evenly")
         if getattr(algorithm, "covariance", None) == "diagonal" and run.size <= LARGEST:
-            found.append('covariance="full"')
+            changes.append('covariance="full"')
     if hasattr(run.solver, "learning_rate"):
-        found.append("a smaller learning rate")
-    found += [f"a larger {name}" for name in ("delta", "alpha") if hasattr(algorithm, name)]
-    return found or ["inputs of one scale"]
+        changes.append("a smaller learning rate")
+    changes += [f"a larger {name}" for name in ("delta", "alpha") if hasattr(algorithm, name)]
+    return changes or ["inputs of one scale"]
 
 
 def _is_number(value: Any) -> bool:
@@ -96,8 +96,9 @@ def _is_number(value: Any) -> bool:
 
 
 def check_way(way: str) -> None:
+    """Raise a ConfigError unless `way` is one of WAYS."""
     if way not in WAYS:
-        raise ConfigError(f"on_divergence is {way!r}; expected " + ", ".join(f'"{each}"' for each in WAYS))
+        raise ConfigError(f"on_divergence is {way!r}; expected " + ", ".join(f'"{known}"' for known in WAYS))
 
 
 def tell(text: str, way: Way = "warn", stacklevel: int = 2) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a model needs to predict: nothing of the data that it was fitted to."""
+    """A fitted model, with what it needs to predict and nothing of the data that it was fitted to."""
 
-    method: str  # the algorithm, in words
+    method: str  # the algorithm, as text
     task: Task
     classes: tuple  # the label of each output
     shape: tuple[int, ...]  # of one input
@@ -34,6 +34,7 @@ class Fit:
 
     @classmethod
     def of(cls, simulation: "Simulation", state: State) -> "Fit":
+        """The fit of a simulation in a state."""
         pool, federation = simulation.setup.pool.inputs, simulation.federation
         return cls(
             method=str(simulation.algorithm),

@@ -11,7 +11,7 @@ import numpy as np
 from fedlap import identity
 from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.data.federation import Federation
-from fedlap.engines import batch as grid
+from fedlap.engines import batch
 from fedlap.engines.round import State
 from fedlap.engines.setup import Plan
 from fedlap.errors import ConfigError
@@ -57,7 +57,7 @@ def simulate_grid(
         seeds: the seeds.
         watches: for each seed, further sets to evaluate on: {name: (inputs, labels)}.
         participation, likelihood, curvature, server_solver: as in `simulate`.
-        on_divergence: as in `simulate`; one word for all runs that diverge.
+        on_divergence: as in `simulate`; one warning for all runs that diverge.
 
     >>> import numpy as np, fedlap
     >>> x = np.random.default_rng(0).normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
@@ -83,9 +83,9 @@ def simulate_grid(
     lost = {place: history for place, history in histories.items() if history.diverged}
     if lost:
         (setting, seed), first = next(iter(lost.items()))
-        words = divergence.words(runs.runs[runs.seeds.index(seed)][setting], first)
+        message = divergence.message(runs.runs[runs.seeds.index(seed)][setting], first)
         how_many = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}"
-        divergence.tell(f"{how_many}: {words}", on_divergence, stacklevel=3)
+        divergence.tell(f"{how_many}: {message}", on_divergence, stacklevel=3)
     return histories
 
 
@@ -104,7 +104,7 @@ class Grid:
 
     seeds: tuple[int, ...]
     runs: list[list[Simulation]]  # [seeds][settings]
-    prepared: grid.Prepared
+    prepared: batch.Prepared
 
     @classmethod
     def of(
@@ -135,12 +135,12 @@ class Grid:
             for federation, seed, watch in zip(several, seeds, watches, strict=True)
         ]
         _check_alike(runs)
-        return cls(seeds, runs, grid.prepare(runs))
+        return cls(seeds, runs, batch.prepare(runs))
 
     @property
     def first(self) -> list[Simulation]:
-        """A run of each seed: what settings share."""
-        return [of_seed[0] for of_seed in self.runs]
+        """The first run of each seed, for what its settings share."""
+        return [settings[0] for settings in self.runs]
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -157,10 +157,10 @@ class Grid:
         return [run.plan(round) for run in self.first]
 
     def step(self, state: State, plan: Sequence[Plan]) -> State:
-        return grid.advance(self.prepared, state, plan)
+        return batch.advance(self.prepared, state, plan)
 
     def look(self, state: State) -> np.ndarray:
-        return grid.evaluate(self.prepared, state)
+        return batch.evaluate(self.prepared, state)
 
     def describe(self) -> dict[str, str]:
         """What makes two grids the same."""
@@ -170,7 +170,7 @@ class Grid:
     def histories(self, states: State, table: np.ndarray) -> dict[tuple[int, int], History]:
         """The history of each run, {(setting, seed): history}."""
         return {
-            (j, seed): History.of(self.runs[i][j], grid.one(states, i, j), table[:, :, i, j])
+            (j, seed): History.of(self.runs[i][j], batch.select(states, i, j), table[:, :, i, j])
             for i, seed in enumerate(self.seeds)
             for j in range(len(self.runs[i]))
         }
@@ -189,7 +189,7 @@ def _pairs(settings: Iterable[Setting]) -> list[Setting]:
 
 def _check_alike(runs: list[list[Simulation]]) -> None:
     first = runs[0][0]
-    for run in (run for of_seed in runs for run in of_seed):
+    for run in (run for settings in runs for run in settings):
         if jax.tree.structure(run.setup) != jax.tree.structure(first.setup):
             raise ConfigError(
                 f"{run.algorithm} with {run.solver} is not the same program as {first.algorithm} with {first.solver}: "

@@ -50,7 +50,10 @@ class History:
 
     @classmethod
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
-        """From a table with a row a round: seconds, then accuracy and NLL of the test set and of each watched set."""
+        """The history of a run, from its table.
+
+        That has a row a round: seconds, then accuracy and NLL of the test set and of each watched set.
+        """
         seconds, accuracy, nll, *rest = table.T
         watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
         return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
@@ -106,7 +109,7 @@ class History:
         return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
 
     def save(self, folder: PathLike) -> None:
-        """Into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
+        """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
         saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
 
 

@@ -38,7 +38,7 @@ def beginning(run: Rounds) -> Begun:
 
 
 def load_begun(run: Rounds, checkpoint: PathLike | None, resume: bool) -> Begun | None:
-    """What to go on from, of one run or of a grid of them: what is in its checkpoint, if wanted."""
+    """What a run, or a grid of them, goes on from: what is in its checkpoint if it is to be resumed, else None."""
     if resume and checkpoint is None:
         raise ConfigError("resume needs a checkpoint to resume from")
     if checkpoint is not None and not resume and Path(checkpoint).exists():

@@ -1,4 +1,4 @@
-"""A history in a folder: words in history.json, numbers in arrays.npz, both readable without fedlap.
+"""A history in a folder: its description in history.json, numbers in arrays.npz, both readable without fedlap.
 
 Nothing in it is a pickle, and nothing in it is a client's: neither rows nor what a client remembers between rounds.
 """
@@ -17,6 +17,7 @@ from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import atomic
+from fedlap.files.described import read_described, read_description
 from fedlap.files.folders import PathLike, new_folder
 from fedlap.models import blueprint
 from fedlap.models.curvature import GaussNewton
@@ -25,7 +26,7 @@ from fedlap.models.model import ModelLike, as_model
 from fedlap.run.fit import Fit
 
 FORMAT = 1
-WORDS, ARRAYS = "history.json", "arrays.npz"
+DESCRIPTION, ARRAYS = "history.json", "arrays.npz"
 PRECISIONS = ("S", "precision")
 
 
@@ -37,15 +38,15 @@ def save(
     seconds: np.ndarray,
     watched: dict[str, Metrics],
 ) -> None:
-    """Write a new folder; one that exists is never touched."""
+    """Write a history into a new folder; one that exists is never touched."""
     arrays: dict[str, Any] = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
     for place, metrics in enumerate(watched.values()):
         arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
     arrays |= {f"weights.{name}": np.asarray(array) for name, array in fit.w.named.items()}
-    arrays |= {name: np.asarray(found) for name in PRECISIONS if (found := getattr(fit, name)) is not None}
+    arrays |= {name: np.asarray(precision) for name in PRECISIONS if (precision := getattr(fit, name)) is not None}
     content = io.BytesIO()
     np.savez(content, **arrays)
-    words = {
+    description = {
         "format": FORMAT,
         "method": fit.method,
         "model": blueprint.describe(fit.task.model),
@@ -59,7 +60,7 @@ def save(
     }
     with new_folder(folder) as unfinished:
         atomic.write(unfinished / ARRAYS, content.getvalue())
-        atomic.write(unfinished / WORDS, json.dumps(words, indent=2) + "\n")
+        atomic.write(unfinished / DESCRIPTION, json.dumps(description, indent=2) + "\n")
 
 
 def load(
@@ -67,68 +68,52 @@ def load(
 ) -> tuple[Fit, np.ndarray, np.ndarray, np.ndarray, dict[str, Metrics]]:
     """What `save` was given, all of it checked."""
     folder = Path(folder)
-    words = _words(folder / WORDS)
+    description = read_description(folder / DESCRIPTION, (FORMAT,), "history", "saved")
     try:
-        arrays = _arrays(folder / ARRAYS, words["sha256"])
-        fit = _fit(folder, words, arrays, model, likelihood)
+        arrays = _arrays(folder / ARRAYS, description["sha256"])
+        fit = _fit(folder, description, arrays, model, likelihood)
         accuracy, nll, seconds = (arrays[name] for name in ("accuracy", "nll", "seconds"))
         watched = {
             name: Metrics(*(arrays[f"watched.{place}.{field}"] for field in Metrics._fields))
-            for place, name in enumerate(words["watched"])
+            for place, name in enumerate(description["watched"])
         }
     except FedlapError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder / WORDS}: not a saved history ({type(error).__name__}: {error})") from error
+        raise DataError(f"{folder / DESCRIPTION}: not a saved history ({type(error).__name__}: {error})") from error
     return fit, accuracy, nll, seconds, watched
 
 
 def _fit(
     folder: Path,
-    words: dict[str, Any],
+    description: dict[str, Any],
     arrays: dict[str, np.ndarray],
     model: ModelLike | None,
     likelihood: Likelihood,
 ) -> Fit:
-    if model is None and words["model"] is None:
+    """The fit that a description and its arrays stand for."""
+    if model is None and description["model"] is None:
         raise ConfigError(f"{folder}: its model is not made of fedlap's layers; pass it: fedlap.load(folder, model=…)")
-    if words["likelihood"] != type(likelihood).__name__:
-        found = words["likelihood"]
-        raise ConfigError(f"{folder}: its likelihood is {found}; pass it: fedlap.load(folder, likelihood=…)")
-    rebuilt = blueprint.rebuild(words["model"]) if model is None else as_model(model)
-    classes, shape, dtype = tuple(words["classes"]), tuple(words["shape"]), np.dtype(words["dtype"])
-    features = None if words["features"] is None else tuple(words["features"])
+    if description["likelihood"] != type(likelihood).__name__:
+        raise ConfigError(
+            f"{folder}: its likelihood is {description['likelihood']}; pass it: fedlap.load(folder, likelihood=…)"
+        )
+    rebuilt = blueprint.rebuild(description["model"]) if model is None else as_model(model)
+    classes, shape, dtype = tuple(description["classes"]), tuple(description["shape"]), np.dtype(description["dtype"])
+    features = None if description["features"] is None else tuple(description["features"])
     inputs = jax.ShapeDtypeStruct((1, *shape), jax.dtypes.canonicalize_dtype(dtype))
     like = jax.eval_shape(lambda key, x: rebuilt.init(key, x, len(classes)), jax.random.key(0), inputs)
-    wanted = {f"weights.{name}": array.shape for name, array in Vector(like).named.items()}
-    found = {name: array.shape for name, array in arrays.items() if name.startswith("weights.")}
-    if found != wanted:
-        raise DataError(f"{folder / ARRAYS}: its weights are {found}; expected those of the model, {wanted}")
-    w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted]))
+    expected = {f"weights.{name}": array.shape for name, array in Vector(like).named.items()}
+    shapes = {name: array.shape for name, array in arrays.items() if name.startswith("weights.")}
+    if shapes != expected:
+        raise DataError(f"{folder / ARRAYS}: its weights are {shapes}; expected those of the model, {expected}")
+    w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]))
     task = Task(rebuilt, likelihood, GaussNewton())
-    return Fit(words["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
-
-
-def _words(path: Path) -> dict[str, Any]:
-    try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the folder of a saved history") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error})") from error
-    found = words.get("format") if isinstance(words, dict) else None
-    if found != FORMAT:
-        raise DataError(f"{path}: a history of format {found!r}; this fedlap reads format {FORMAT}")
-    return words
+    return Fit(description["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
 
 
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(f"{path}: not the file that {WORDS} was written for; it is damaged, or of another run")
+    content = read_described(path, sha256, DESCRIPTION)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return dict(file)

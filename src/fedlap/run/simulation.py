@@ -114,8 +114,9 @@ class Simulation:
 
     def look(self, state: State) -> np.ndarray:
         """Accuracy and NLL on the test set, then on every watched set."""
-        found = [evaluate(self.setup.task, state.server.w, *data) for data in (self.test, *self.watch.values())]
-        return np.array([float(number) for metrics in found for number in metrics])
+        tests = (self.test, *self.watch.values())
+        metrics = [evaluate(self.setup.task, state.server.w, *test) for test in tests]
+        return np.array([float(number) for pair in metrics for number in pair])
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -127,7 +128,7 @@ class Simulation:
         return self.algorithm.one_shot and everyone(self.participation)
 
     def describe(self) -> dict[str, str]:
-        """What makes two runs the same run, in words; a checkpoint refuses to continue another one."""
+        """What makes two runs the same run, as text; a checkpoint refuses to continue another one."""
         parts = {
             "algorithm": self.algorithm,
             "model": self.setup.task.model,
@@ -137,13 +138,13 @@ class Simulation:
             "server_solver": self.server_solver,
         }
         numbers = {"participation": self.participation, "seed": self.seed, "precision": self.setup.pool.inputs.dtype}
-        words = {name: identity.text(identity.of(part)) for name, part in parts.items()}
-        words |= {name: repr(number) for name, number in numbers.items()}
+        description = {name: identity.text(identity.of(part)) for name, part in parts.items()}
+        description |= {name: repr(number) for name, number in numbers.items()}
         if self.algorithm.revision > 1:
-            words["algorithm"] += f", revision {self.algorithm.revision}"
+            description["algorithm"] += f", revision {self.algorithm.revision}"
         if self.watch:
-            words["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
-        return {**words, "federation": self.federation.fingerprint()}
+            description["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
+        return {**description, "federation": self.federation.fingerprint()}
 
 
 @known_keywords("simulate")
@@ -208,7 +209,7 @@ def simulate(
     )
     begun = load_begun(run, checkpoint, resume)
     history = deque(histories(run, rounds, checkpoint, begun), maxlen=1).pop()
-    if (text := divergence.words(run, history)) is not None:
+    if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
     return history
 
@@ -231,7 +232,7 @@ def count_weights(model: ModelLike, federation: Federation) -> int:
 
 
 def _shapes(model: Any, federation: Federation) -> tuple[Any, Any]:
-    """Of one input and of the model's weights, without making them."""
+    """The shapes of one input and of the model's weights, without making them."""
     inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
     key = jax.eval_shape(lambda: jax.random.key(0))
     return inputs, jax.eval_shape(lambda key, x: model.init(key, x, federation.classes), key, inputs)

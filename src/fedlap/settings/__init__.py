@@ -1,1 +1,1 @@
-"""What a settings file says, as the things it stands for: shared by experiments and studies."""
+"""Tables of a settings file as the things they stand for: shared by experiments and studies."""

@@ -56,7 +56,7 @@ def named(section: str, makers: Makers, table: Table) -> Any:
 
 
 def make(maker: Callable, arguments: Table, section: str) -> Any:
-    """The thing itself."""
+    """The thing that a maker makes of plain values."""
     return maker(**to_arguments(maker, arguments, section))
 
 

@@ -10,6 +10,8 @@ from fedlap.arrays import Array, Number, Tree
 
 
 class Problem(NamedTuple):
+    """An objective of one client, where to start, and its data, whole and in minibatches."""
+
     objective: Callable[[Any, Client], Any]
     start: Tree
     client: Client  # all of its data

@@ -22,6 +22,7 @@ from fedlap.engines.evaluate import predict
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import atomic
+from fedlap.files.described import read_described, read_description
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.study.agreement.contract import Study, resolve
@@ -129,7 +130,7 @@ def save(
 def load(folder: str | Path) -> Fitted:
     """Read a model and check all of it."""
     folder = Path(folder)
-    card = _read_card(folder / CARD)
+    card = read_description(folder / CARD, DIGESTS, "model", "fitted")
     try:
         study = resolve(card["study"], folder / CARD)
         means, deviations, counts, rows = _standardisation(study, card["standardisation"])
@@ -143,25 +144,10 @@ def load(folder: str | Path) -> Fitted:
     for what, found, expected in zip(("digest", "features", "classes"), given, wanted, strict=False):
         if found != expected:
             raise DataError(f"{folder / CARD}: its {what} are not those of its study; the file has been changed")
-    arrays = _read_arrays(folder / ARRAYS, given[-1])
+    arrays = _safetensors().load(read_described(folder / ARRAYS, given[-1], CARD))
     weights, precision = _trees(folder / ARRAYS, study, arrays)
-    pooled = encoding.Pooled(np.float64(rows), counts, means, deviations)
+    pooled = encoding.Pooled(np.array(rows, np.float64), counts, means, deviations)
     return Fitted(folder, study, pooled, weights, precision, card)
-
-
-def _read_card(path):
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the folder of a fitted model") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error})") from error
-    if not isinstance(card, dict) or card.get("format") not in list(DIGESTS):
-        found = card.get("format") if isinstance(card, dict) else None
-        raise DataError(
-            f"{path}: a model of format {found!r}; this fedlap reads formats {' and '.join(map(str, DIGESTS))}"
-        )
-    return card
 
 
 def _standardisation(study, table):
@@ -175,24 +161,14 @@ def _standardisation(study, table):
     return *arrays, float(table["rows"])
 
 
-def _read_arrays(path, sha256):
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DataError(f"{path}: not the file that {CARD} was written for; it is damaged, or from another run")
-    return _safetensors().load(content)
-
-
 def _trees(path, study, arrays):
     inputs = jax.ShapeDtypeStruct((1, len(encoding.features(study))), jnp.float32)
     model, classes = study.method.make_model(), len(study.target.classes)
     like = jax.eval_shape(lambda key: model.init(key, inputs, classes), jax.random.key(0))
-    trees = {"weights": like, "precision": None}
+    trees: dict[str, Any] = {"weights": like, "precision": None}
     if "precision.matrix" in arrays:
         size = Vector(like).size
-        trees["precision"] = Full(jax.ShapeDtypeStruct((size, size), jnp.float32))
+        trees["precision"] = jax.eval_shape(lambda: Full(jnp.zeros((size, size), jnp.float32)))
     elif any(name.startswith("precision") for name in arrays):
         trees["precision"] = Diagonal(Vector(like))
     expected = {name for prefix, tree in trees.items() for name in _shapes(prefix, tree)}

@@ -19,18 +19,19 @@ SIGNS = {
 class Watch:
     """A live table of the members on a terminal; plain lines, one an event that matters, anywhere else."""
 
-    def __init__(self, members: Sequence[str], rounds: int, console: Console | None = None):
+    def __init__(self, members: Sequence[str], rounds: int, console: Console | None = None) -> None:
         self.members, self.rounds, self.console = members, rounds, console or Console(highlight=False)
-        self.step, self.status, self.notes, self.metrics = "connecting", {}, {}, ""
-        self.waiting = ""
+        self.step, self.metrics, self.waiting = "connecting", "", ""
+        self.status: dict[str, str] = {}  # of each member: the kind of the last event, a key of SIGNS
+        self.notes: dict[str, str] = {}
         self.live = Live(self._table(), console=self.console, refresh_per_second=4, transient=True)
 
-    def __enter__(self):
+    def __enter__(self) -> "Watch":
         if self.console.is_terminal:
             self.live.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.live.stop()
 
     def note(self, line: str) -> None:
@@ -57,6 +58,6 @@ class Watch:
         table.add_column("member")
         table.add_column("")
         for member in self.members:
-            sign, style = SIGNS.get(self.status.get(member), ("", ""))
+            sign, style = SIGNS.get(self.status.get(member, ""), ("", ""))
             table.add_row(member, Text(f"{sign} {self.notes.get(member, '')}".strip(), style=style))
         return Group(table, Text(self.metrics), Text(self.waiting, style="yellow"))

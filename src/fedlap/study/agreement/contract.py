@@ -13,6 +13,7 @@ change while a study is under way.
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
@@ -57,7 +58,7 @@ class Study:
     method: MethodSettings = field(repr=False)
 
     @classmethod
-    def read(cls, path) -> "Study":
+    def read(cls, path: str | Path) -> "Study":
         """The study in a file, or in the study.toml of a folder."""
         path = Path(path)
         path = path / "study.toml" if path.is_dir() else path
@@ -93,7 +94,7 @@ class Study:
         }
         return identity.digest(content)
 
-    def shared(self) -> dict:
+    def shared(self) -> dict[str, Any]:
         """All sections but [network], defaults too, which `resolve` reads back to the same digest."""
         method = self.method.tables()
         name = self.method.algorithm_name
@@ -110,14 +111,15 @@ class Study:
         general = {item.name: getattr(self, item.name) for item in fields(General)}
         return {**general, "members": [member.name for member in self.members]}
 
-    def member(self, name) -> Member:
+    def member(self, name: str) -> Member:
+        """The member of this name; ConfigError if there is none."""
         for member in self.members:
             if member.name == name:
                 return member
         raise unknown("member", name, [member.name for member in self.members])
 
 
-def resolve(table, path) -> Study:
+def resolve(table: dict[str, Any], path: str | Path) -> Study:
     """Check a table of settings key by key and fill in the defaults; messages begin with the path."""
     try:
         return _resolve(table, Path(path))

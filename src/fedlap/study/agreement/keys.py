@@ -10,6 +10,7 @@ members/NAME.pub           stays with the coordinator, who registers it
 import datetime
 import ipaddress
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedlap.errors import ConfigError
@@ -19,7 +20,7 @@ VALID_YEARS = 5
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def make_authority(folder, hosts=()):
+def make_authority(folder: str | Path, hosts: Iterable[str] = ()) -> None:
     """A certificate authority for this study alone, and the server's certificate for these hosts and for loopback."""
     x509, hashes, serialization, ec = _cryptography()
     folder = Path(folder)
@@ -41,7 +42,7 @@ def make_authority(folder, hosts=()):
     write_new(folder / "server.pem", server.public_bytes(encoding))
 
 
-def renew_certificate(folder, hosts):
+def renew_certificate(folder: str | Path, hosts: Iterable[str]) -> None:
     """Sign the server's certificate anew, for these hosts and for loopback.
 
     Its key stays, so that one file is replaced and certificate and key fit at every moment; so does the authority, so
@@ -61,7 +62,7 @@ def renew_certificate(folder, hosts):
         raise ConfigError(f"{folder / 'server.pem'}: cannot be written ({error.strerror})") from error
 
 
-def certified_hosts(folder):
+def certified_hosts(folder: str | Path) -> tuple[str, ...]:
     """The hosts that the server's certificate is for."""
     x509, _, _, _ = _cryptography()
     certificate = _certificate(Path(folder) / "server.pem")
@@ -72,7 +73,7 @@ def certified_hosts(folder):
     return tuple(canonical(str(name.value)) for name in names)
 
 
-def canonical(host):
+def canonical(host: str) -> str:
     """A host in the one spelling in which two can be compared."""
     try:
         return str(ipaddress.ip_address(host.strip("[]")))
@@ -80,7 +81,7 @@ def canonical(host):
         return host.lower()
 
 
-def make_member(folder, name):
+def make_member(folder: str | Path, name: str) -> None:
     """The key pair of a member, in the form in which Flower takes it: OpenSSH, ECDSA on P-384."""
     _, _, serialization, ec = _cryptography()
     folder = Path(folder) / "members"
@@ -92,7 +93,7 @@ def make_member(folder, name):
     write_new(folder / f"{name}.pub", public + f" {name}\n".encode())
 
 
-def write_new(path, content, private=False):
+def write_new(path: Path, content: bytes, private: bool = False) -> None:
     """A file that did not exist; a private one is its owner's alone from its first byte."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
@@ -102,7 +103,7 @@ def write_new(path, content, private=False):
         file.write(content)
 
 
-def check_private(path):
+def check_private(path: str | Path) -> Path:
     """The path of a private key that is there and that nobody else on this machine can read."""
     path = Path(path)
     if not path.is_file():

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields
+from typing import Any
 
 from fedlap.checks import is_number, whole_number
 from fedlap.errors import ConfigError, unknown
@@ -36,7 +37,8 @@ class NetworkSection:
     retries: int = 3
 
 
-def parse_general(table) -> General:
+def parse_general(table: dict[str, Any]) -> General:
+    """The section [study], checked."""
     general = _section(General, table, "study")
     check_name(general.name, "study.name")
     members = general.members
@@ -62,7 +64,7 @@ def parse_general(table) -> General:
     return general
 
 
-def check_address(name, address):
+def check_address(name: str, address: object) -> None:
     """A host and a port; `name` is where the address stands."""
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not (host and colon and port.isascii() and port.isdigit()):
@@ -71,8 +73,8 @@ def check_address(name, address):
         raise ConfigError(f"{name} is {address!r}; expected a port from 1 to {LAST_PORT}, such as {DEFAULT_ADDRESS!r}")
 
 
-def parse_network(table, count) -> NetworkSection:
-    """`count` is the number of members, which a quorum cannot exceed."""
+def parse_network(table: dict[str, Any], count: int) -> NetworkSection:
+    """The section [network], checked; `count` is the number of members, which a quorum cannot exceed."""
     network = _section(NetworkSection, table, "network")
     check_address("network.address", network.address)
     whole_number("network.quorum", network.quorum, 0)

@@ -10,16 +10,17 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from fedlap.errors import DataError
-from fedlap.study.protocol.messages import digest, size
+from fedlap.study.protocol.messages import Reply, Request, digest, size
 
 FIRST = "0" * 64
 FIELDS = {*"time member study run kind round facts refusal arrays bytes sha256 previous".split()}
 BEGINNING = b'{"arrays": {'  # of a line: names are sorted
 
 
-def append(path, member, request, reply):
+def append(path: str | Path, member: str, request: Request, reply: Reply) -> None:
     """Record a reply before it leaves."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -43,12 +44,12 @@ def append(path, member, request, reply):
         os.fsync(file.fileno())
 
 
-def verify(path):
+def verify(path: str | Path) -> list[dict[str, Any]]:
     """The entries of a log file; DataError at the first line that does not fit."""
     return chain(Path(path).read_bytes(), path)
 
 
-def chain(log, name):
+def chain(log: bytes, name: str | Path) -> list[dict[str, Any]]:
     """The entries of a log, given as bytes; DataError at the first line that is no entry, or not bound to the last.
 
     What a crash left of a line before its message was sent is an entry {"unfinished": …} if one was written after it.
@@ -72,7 +73,7 @@ def chain(log, name):
     return entries
 
 
-def fingerprint(entry):
+def fingerprint(entry: dict[str, Any]) -> str:
     """The hash of an entry's line: the next line has it, and with it all that stands before is fixed."""
     return _hash(_line(entry).encode())
 

@@ -26,8 +26,8 @@ class RoundReport:
     def as_dict(self) -> dict[str, Any]:
         """The report as a flat table, for JSON."""
         table = {**asdict(self), "members": list(self.members), "absent": list(self.absent)}
-        score = table.pop("score")
-        return table if score is None else {**table, **self.score._asdict()}
+        del table["score"]
+        return table if self.score is None else {**table, **self.score._asdict()}
 
     @classmethod
     def read(cls, table: dict[str, Any]) -> "RoundReport":

@@ -92,7 +92,7 @@ def read_pooled(terms: Terms, arrays: Arrays) -> Pooled:
 
 def read_points(terms: Terms, arrays: Arrays, source: str) -> Points:
     """The points of one member, no more than the algorithm asks for."""
-    points = unpack(arrays, Points(Form(np.float32, (None, terms.features)), _real(None)), source)
+    points = unpack(arrays, Points(_form(np.float32, None, terms.features), _real(None)), source)
     count, most = len(points.inputs), terms.algorithm.memory * terms.classes
     if count > most:
         raise DataError(f"{source}: {count} points; expected at most {most}")
@@ -105,9 +105,9 @@ def read_beginning(terms: Terms, arrays: Arrays, source: str) -> Beginning:
     """What all members begin with; the sizes have yet to be compared with what is known of them."""
     count, memory = len(terms.members), None
     if terms.algorithm.memory:
-        places, weights = Form(np.int32, (count, None)), _real(count, None)
-        memory = MemoryPoints(Form(np.float32, (None, terms.features)), places, weights)
-    beginning = unpack(arrays, Beginning(_pooled(terms), Form(np.int64, (count,)), memory), source)
+        places, weights = _form(np.int32, count, None), _real(count, None)
+        memory = MemoryPoints(_form(np.float32, None, terms.features), places, weights)
+    beginning = unpack(arrays, Beginning(_pooled(terms), _form(np.int64, count), memory), source)
     if beginning.memory is not None:
         inputs, places, weights = beginning.memory
         if places.shape != weights.shape or (places.size and not 0 <= places.min() <= places.max() < len(inputs)):
@@ -130,5 +130,10 @@ def _pooled(terms: Terms) -> Pooled:
     return Pooled(_real(), *(_real(terms.numbers),) * 3)
 
 
-def _real(*shape: int | None) -> Form:
-    return Form(np.float64, shape)
+def _real(*shape: int | None) -> Any:
+    return _form(np.float64, *shape)
+
+
+def _form(dtype: Any, *shape: int | None) -> Any:
+    """A form in an array's place: `unpack` gives the record back with arrays where such forms stand."""
+    return Form(dtype, shape)

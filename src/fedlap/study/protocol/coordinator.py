@@ -33,7 +33,7 @@ from fedlap.study.protocol.contents import (
 from fedlap.study.protocol.messages import Reply, Request, check, on_device, pack, unpack
 from fedlap.study.protocol.metrics import printable, score
 from fedlap.study.protocol.store import BEGINNING
-from fedlap.study.protocol.terms import Start, Terms
+from fedlap.study.protocol.terms import Agreement, Start, Terms
 from fedlap.study.table.encoding import Pooled, Statistics, check_statistics, pool
 
 Content = TypeVar("Content")
@@ -58,6 +58,7 @@ class Transport(Protocol):
 
         At most one reply of each member; ends when all have replied or the seconds are over.
         """
+        ...
 
 
 class Policy(NamedTuple):
@@ -80,7 +81,7 @@ class Policy(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves behind; `fedlap.study.save_model` makes the model's files of it."""
+    """What a run leaves behind; `fedlap.study.save_outcome` makes the model's files of it."""
 
     run: str
     server: Any  # the server's state: `server.w` are the weights
@@ -101,7 +102,7 @@ class Coordinator:
         transport: Transport,
         folder: str | Path,
         tell: Callable[[Event], None] = lambda event: None,
-    ):
+    ) -> None:
         self.terms, self.check_statistics, self.policy = terms, check_statistics, policy
         self.transport, self.tell = transport, tell
         self.checkpoint = Path(folder) / "checkpoint.npz"
@@ -109,7 +110,7 @@ class Coordinator:
     @classmethod
     def of(
         cls,
-        study: Any,
+        study: Agreement,
         transport: Transport,
         folder: str | Path | None = None,
         tell: Callable[[Event], None] = lambda event: None,

@@ -1,16 +1,16 @@
 """A site's records: its file as the protocol sees it, statistics first, then inputs and labels."""
 
 from pathlib import Path
-from typing import Any
 
 from fedlap.study.protocol.terms import Rows
 from fedlap.study.table import encoding, table
+from fedlap.study.table.requirements import Requirements
 
 
 class FileRecords:
     """The checked rows of one member's file, divided into those to train on and those to report on."""
 
-    def __init__(self, study: Any, member: str, path: str | Path):
+    def __init__(self, study: Requirements, member: str, path: str | Path) -> None:
         self.study, self.member = study, member
         self.checked = table.check_file(study, path)
         self.train, self.test = self.checked.split(study, member)
@@ -22,7 +22,8 @@ class FileRecords:
 
     def encode(self, pooled: encoding.Pooled) -> Rows:
         """Inputs and labels, once the pooled statistics are known."""
-        return Rows(*encoding.encode(self.study, self.train, pooled), *encoding.encode(self.study, self.test, pooled))
+        (inputs, _), (test_inputs, _) = (encoding.encode(self.study, part, pooled) for part in (self.train, self.test))
+        return Rows(inputs, self.train.known_labels(), test_inputs, self.test.known_labels())
 
     def fingerprint(self) -> str:
         """The sha256 of the rows."""

@@ -3,6 +3,7 @@
 An error names files, folders, rows and counts, which help whoever sits at the site and are nobody else's business.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -30,13 +31,13 @@ class Reason(StrEnum):
 class Refusal(DataError):
     """A request that a site does not answer: the reason is for the server, the message for the site's own log."""
 
-    def __init__(self, reason: Reason, message):
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
 
 @contextmanager
-def refusing(reason: Reason):
+def refusing(reason: Reason) -> Iterator[None]:
     """Whatever turns out to be wrong in here is told to the server as this reason and no more."""
     try:
         yield

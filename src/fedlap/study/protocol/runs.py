@@ -5,20 +5,19 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from fedlap.errors import ConfigError
 from fedlap.study.protocol import checkpoint
-from fedlap.study.protocol.terms import Terms
+from fedlap.study.protocol.terms import Agreement, Terms
 
 
-def folder(study: Any) -> Path:
+def folder(study: Agreement) -> Path:
     """Where the coordinator keeps its checkpoint."""
     return study.folder / "state" / "run"
 
 
 @contextmanager
-def only_one(study: Any) -> Iterator[None]:
+def only_one(study: Agreement) -> Iterator[None]:
     """Hold the run while the block lasts. Two at once would each lead the sites on from states the other never saw."""
     path = folder(study) / "lock"
     with ExitStack() as stack:
@@ -35,7 +34,7 @@ def only_one(study: Any) -> Iterator[None]:
         yield
 
 
-def set_aside(study: Any, terms: Terms) -> Path | None:
+def set_aside(study: Agreement, terms: Terms) -> Path | None:
     """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned."""
     path = folder(study) / "checkpoint.npz"
     if not path.exists():

@@ -27,7 +27,7 @@ from fedlap.study.protocol.messages import Arrays, Reply, Request, digest, on_de
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.store import Store, StoredRound, StoredSetup
-from fedlap.study.protocol.terms import Rows, Start, Terms
+from fedlap.study.protocol.terms import Agreement, Rows, Start, Terms
 from fedlap.study.table.encoding import Pooled, Statistics, pool
 
 
@@ -36,12 +36,15 @@ class Records(Protocol):
 
     def statistics(self) -> Statistics:
         """What is pooled over all members."""
+        ...
 
     def encode(self, pooled: Pooled) -> Rows:
         """Inputs and labels, once the pooled statistics are known."""
+        ...
 
     def fingerprint(self) -> str:
         """Changes with the data."""
+        ...
 
 
 class Sent(NamedTuple):
@@ -74,7 +77,7 @@ class Site:
         records: Records,
         folder: str | Path,
         log: Callable[[str], None] = lambda line: None,
-    ):
+    ) -> None:
         self.terms, self.member, self.records, self.folder, self.log = terms, member, records, Path(folder), log
         self._ready: Ready | None = None  # built once a run, from the store
         self._methods = {
@@ -88,7 +91,7 @@ class Site:
     @classmethod
     def of(
         cls,
-        study: Any,
+        study: Agreement,
         member: str,
         path: str | Path,
         folder: str | Path | None = None,
@@ -121,7 +124,7 @@ class Site:
     def explain(self) -> list[Sent]:
         """Everything this site would send; shapes that depend on the other members are as if all were like this one."""
         statistics = self.records.statistics()
-        steps = [("once, before the first round", statistics)]
+        steps: list[tuple[str, Any]] = [("once, before the first round", statistics)]
         rows = self.records.encode(pool([statistics]))
         memory, members = None, len(self.terms.members)
         if self.terms.algorithm.memory:
@@ -135,7 +138,7 @@ class Site:
             )
         start = self.terms.site_start(self.member, rows, np.full(members, len(rows.labels)), memory)
         steps.append(("every round", start.first.clients.contribution))
-        steps.append(("every round, about the rows held back", HeldBack(*(np.zeros(()),) * 3)))
+        steps.append(("every round, about the rows held back", HeldBack()))
         named = [(when, name.lstrip("."), array) for when, record in steps for name, array in pack(record).items()]
         return [Sent(when, name, array.shape, array.nbytes) for when, name, array in named]
 
@@ -205,6 +208,7 @@ class Site:
         if stored is None:
             self._compute(request, store, ready, broadcast)
             stored = store.answer(request.round, request.digest)
+            assert stored is not None, "the round was saved in the line above"
         client = self._client(store, stored.arrays, ready.start, request.round)
         return stored.facts, pack(client.contribution)
 

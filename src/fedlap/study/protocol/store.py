@@ -57,7 +57,7 @@ def read(path: Path) -> tuple[dict[str, Any], Arrays]:
 class Store:
     """The files of one member in one run of one study."""
 
-    def __init__(self, folder: str | Path, study: str, member: str, run: str):
+    def __init__(self, folder: str | Path, study: str, member: str, run: str) -> None:
         self.folder = Path(folder) / f"{member}-{study[:12]}-{run}"
         self.owner = {"study": study, "member": member, "run": run}
 

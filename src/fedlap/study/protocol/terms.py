@@ -7,7 +7,8 @@ has all rows.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -22,6 +23,48 @@ from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import as_model
 from fedlap.study.table.encoding import features, most_rows, numbers
+from fedlap.study.table.requirements import Requirements
+
+
+class Named(Protocol):
+    """A member, of whom the protocol knows the name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Makers(Protocol):
+    """What a study says of its method: each part is made when it is asked for."""
+
+    def make_model(self) -> Any: ...
+    def make_algorithm(self) -> Any: ...
+    def make_solver(self) -> Any: ...
+    def make_server_solver(self) -> Any: ...
+
+
+class Agreement(Requirements, Protocol):
+    """The part of a study that decides about its runs: a `Study` has it, and nothing here needs more of one."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def members(self) -> tuple[Named, ...]: ...
+    @property
+    def method(self) -> Makers: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def share_points(self) -> bool: ...
+    @property
+    def quorum(self) -> int: ...
+    @property
+    def deadline(self) -> float: ...
+    @property
+    def retries(self) -> int: ...
 
 
 class Rows(NamedTuple):
@@ -68,7 +111,7 @@ class Terms:
             )
 
     @classmethod
-    def of(cls, study: Any) -> "Terms":
+    def of(cls, study: Agreement) -> "Terms":
         """The terms of a study file."""
         method = study.method
         return cls(

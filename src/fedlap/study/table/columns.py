@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from fedlap.checks import is_number
 from fedlap.errors import ConfigError, unknown
@@ -25,9 +26,9 @@ class Column:
     missing: str = "refuse"
 
     @classmethod
-    def parse(cls, name, table):
+    def parse(cls, name: object, table: Any) -> "Column":
         where = f"columns.{name}"
-        check_name(name, where)
+        name = check_name(name, where)
         if not isinstance(table, dict):
             raise ConfigError(f'{where} is {table!r}; expected a table such as {{ kind = "number", unit = "years" }}')
         kind = table.get("kind")
@@ -53,7 +54,7 @@ class Column:
             )
         return cls(name, kind, unit=unit, minimum=minimum, maximum=maximum, missing=missing)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """The table that `parse` reads, without what is left open."""
         table = {"kind": self.kind, "missing": self.missing}
         if self.kind == "category":
@@ -61,7 +62,7 @@ class Column:
         bounds = {key: getattr(self, key) for key in ("minimum", "maximum") if math.isfinite(getattr(self, key))}
         return {**table, "unit": self.unit, **bounds}
 
-    def expected(self):
+    def expected(self) -> str:
         """In words, what a cell may hold."""
         if self.kind == "category":
             return "one of " + ", ".join(self.categories)
@@ -82,7 +83,8 @@ class Target:
     missing: str = "refuse"
 
     @classmethod
-    def parse(cls, table):
+    def parse(cls, table: dict[str, Any]) -> "Target":
+        """The target that a table describes; ConfigError if it does not."""
         for key in table:
             if key not in ("name", "classes", "missing"):
                 raise unknown("key in [target]", key, ("name", "classes", "missing"))
@@ -95,20 +97,23 @@ class Target:
             raise ConfigError(f'target.missing is {missing!r}; expected "refuse" or "drop"')
         return cls(table["name"], distinct_words("target.classes", table["classes"]), missing)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
+        """The table that `parse` reads."""
         return {"name": self.name, "classes": list(self.classes), "missing": self.missing}
 
-    def expected(self):
+    def expected(self) -> str:
+        """In words, what a cell may hold."""
         return "one of " + ", ".join(self.classes)
 
 
-def check_name(name, where):
+def check_name(name: object, where: str) -> str:
     """A column's name as a header would hold it: tables are read without the spaces around their cells."""
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise ConfigError(f"{where}: the name {name!r}; expected text without spaces around it")
+    return name
 
 
-def distinct_words(where, values):
+def distinct_words(where: str, values: object) -> tuple[str, ...]:
     """At least two texts, none empty, no two alike."""
     if not isinstance(values, (list, tuple)) or len(values) < 2:
         raise ConfigError(f'{where} is {values!r}; expected a list of at least two texts, such as ["no", "yes"]')

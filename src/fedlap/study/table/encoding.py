@@ -7,13 +7,14 @@ go back to every site, which fills in, standardises and codes its own rows.
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedlap.errors import DataError
 from fedlap.study.table.cells import LARGEST
 from fedlap.study.table.columns import Column
+from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.table import Checked
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
@@ -28,7 +29,7 @@ class Statistics(NamedTuple):
     """Of one member's training rows; arrays hold one value for each number column, in the study's order."""
 
     rows: np.ndarray  # []
-    count: np.ndarray  # of the values that are there
+    counts: np.ndarray  # of the values that are there
     sum: np.ndarray
     sum_of_squares: np.ndarray
 
@@ -42,12 +43,12 @@ class Pooled(NamedTuple):
     deviations: np.ndarray  # of the population; 1 where the column is constant
 
 
-def numbers(study: Any) -> list[Column]:
+def numbers(study: Requirements) -> list[Column]:
     """The number columns, in order."""
     return [column for column in study.columns if column.kind == "number"]
 
 
-def features(study: Any) -> tuple[str, ...]:
+def features(study: Requirements) -> tuple[str, ...]:
     """The names of the model's inputs: each number, and each category but the first, which is all others being 0."""
     names = []
     for column in study.columns:
@@ -64,12 +65,12 @@ def most_rows(features: int) -> int:
     return MOST_NUMBERS // (features + BESIDE_INPUTS)
 
 
-def statistics(study: Any, train: Checked) -> Statistics:
+def statistics(study: Requirements, train: Checked) -> Statistics:
     """What a site sends before the first round: sums are rounded once, so that the order of rows cannot matter."""
     present = [_present(train.values[column.name]) for column in numbers(study)]
     made = Statistics(
         rows=np.array(len(train), np.float64),
-        count=np.array([len(values) for values in present], np.float64),
+        counts=np.array([len(values) for values in present], np.float64),
         sum=np.array([math.fsum(values) for values in present], np.float64),
         sum_of_squares=np.array([math.fsum(values * values) for values in present], np.float64),
     )
@@ -77,7 +78,7 @@ def statistics(study: Any, train: Checked) -> Statistics:
     return made
 
 
-def check_statistics(study: Any, source: str, given: Statistics) -> None:
+def check_statistics(study: Requirements, source: str, given: Statistics) -> None:
     """DataError unless they can be those of a site that may join; the site asks itself, the server asks again."""
     columns = [column.name for column in numbers(study)]
     for name, array in given._asdict().items():
@@ -103,13 +104,13 @@ def check_statistics(study: Any, source: str, given: Statistics) -> None:
             raise DataError(f"{source}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
 
 
-def warnings(study: Any, train: Checked) -> list[str]:
+def warnings(study: Requirements, train: Checked) -> list[str]:
     """In words, which categories and classes so few training rows have that contributions may tell of single patients.
 
     They are no reason to refuse: what a category's few rows tell is the member's to judge, and so is merging it.
     """
     groups = [(c.name, c.categories, train.values[c.name]) for c in study.columns if c.kind == "category"]
-    groups.append((study.target.name, study.target.classes, train.labels))
+    groups.append((study.target.name, study.target.classes, train.known_labels()))
     few = []
     for name, choices, places in groups:
         counts = np.bincount(places, minlength=len(choices))
@@ -139,7 +140,7 @@ def pool(given: Iterable[Statistics]) -> Pooled:
     return Pooled(np.asarray(rows), counts, means, deviations)
 
 
-def encode(study: Any, checked: Checked, pooled: Pooled) -> tuple[np.ndarray, np.ndarray | None]:
+def encode(study: Requirements, checked: Checked, pooled: Pooled) -> tuple[np.ndarray, np.ndarray | None]:
     """The model's inputs, float32 [rows, features], and the labels."""
     inputs = np.empty((len(checked), len(features(study))), np.float32)
     place, number = 0, 0

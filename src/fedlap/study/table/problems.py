@@ -17,15 +17,15 @@ class Problems:
     messages: list[str] = field(default_factory=list)
     count: int = 0
 
-    def add(self, message, row=None, column=None):
+    def add(self, message: str, row: int | None = None, column: str | None = None) -> None:
         """One more problem; a row is numbered as a spreadsheet numbers it."""
         self.count += 1
         if len(self.messages) < SHOWN:
-            row = "" if row is None else f", row {row}"
-            column = "" if column is None else f", column {column}"
-            self.messages.append(f"{self.path.name}{row}{column}: {message}")
+            in_row = "" if row is None else f", row {row}"
+            in_column = "" if column is None else f", column {column}"
+            self.messages.append(f"{self.path.name}{in_row}{in_column}: {message}")
 
-    def stop(self):
+    def stop(self) -> None:
         """Raise one error of all problems, if there are any."""
         if not self.count:
             return
@@ -35,7 +35,7 @@ class Problems:
         raise DataError("\n".join([f"{self.path.name}: {self.count} problems", *self.messages, *more]))
 
 
-def shown(cell):
+def shown(cell: object) -> str:
     """A cell as a message repeats it."""
     text = str(cell)
     return repr(text if len(text) <= LONGEST else text[:LONGEST] + "…")

@@ -25,7 +25,7 @@ class Sheet(NamedTuple):
     rows: Iterator[tuple[int, list]]  # with the number that a spreadsheet shows: the header of a CSV is row 1
 
 
-def read(path, problems: Problems) -> Sheet:
+def read(path: str | Path, problems: Problems) -> Sheet:
     """Open a file by its ending; rows that are not as long as the header are problems and left out."""
     path = Path(path)
     if not path.exists():

@@ -3,7 +3,6 @@
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from fedlap.streams import stream
 from fedlap.study.table.cells import MISSING, NUMBER, Unfit, read_category, read_number
 from fedlap.study.table.columns import MISSING_CATEGORY
 from fedlap.study.table.problems import Problems, shown
+from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.sheet import read
 
 
@@ -27,10 +27,10 @@ class Checked:
     dropped: np.ndarray  # the numbers of the rows that the study drops for a missing value
     missing: dict[str, int]  # empty cells of each column in the whole file, the target's too
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.row_numbers)
 
-    def take(self, places) -> "Checked":
+    def take(self, places: np.ndarray) -> "Checked":
         """Some of the rows."""
         return replace(
             self,
@@ -39,10 +39,16 @@ class Checked:
             row_numbers=self.row_numbers[places],
         )
 
-    def split(self, study, member) -> tuple["Checked", "Checked"]:
+    def known_labels(self) -> np.ndarray:
+        """The labels of a file that was checked together with its target."""
+        if self.labels is None:
+            raise DataError(f"{self.path.name}: checked without its target; expected a file read by `check_file`")
+        return self.labels
+
+    def split(self, study: Requirements, member: str) -> tuple["Checked", "Checked"]:
         """The rows to train on and those to test on: the same ones whenever this member asks."""
         study.member(member)
-        held = stratified(self.labels, study.test_fraction, stream(study.seed, "test rows", member))
+        held = stratified(self.known_labels(), study.test_fraction, stream(study.seed, "test rows", member))
         return self.take(~held), self.take(held)
 
     def fingerprint(self) -> str:
@@ -50,11 +56,11 @@ class Checked:
         digest = hashlib.sha256(repr(list(self.values)).encode())
         for array in (*self.values.values(), *(() if self.labels is None else (self.labels,))):
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
-def check_file(study: Any, path: str | Path) -> Checked:
+def check_file(study: Requirements, path: str | Path) -> Checked:
     """A file with the target, to take part in the study."""
     checked = _check(study, Path(path), with_target=True)
     rows = len(checked)
@@ -68,7 +74,7 @@ def check_file(study: Any, path: str | Path) -> Checked:
     return checked
 
 
-def check_inputs(study: Any, path: str | Path) -> Checked:
+def check_inputs(study: Requirements, path: str | Path) -> Checked:
     """A file of new patients: the target may be absent and is not looked at, and one row is enough."""
     checked = _check(study, Path(path), with_target=False)
     if not len(checked) and not len(checked.dropped):
