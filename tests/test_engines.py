@@ -13,7 +13,7 @@ from closeness import same_bits
 from drawn import federation
 from fedlap.algebra.soft_labels import SoftLabels, weigh
 from fedlap.algorithms import ALGORITHMS
-from fedlap.engines import ENGINES, SMALL, choose, loop, parties, sequential, vectorised
+from fedlap.engines import ENGINES, SMALL, brief, choose, loop, parties, sequential, vectorised
 from fedlap.engines.round import ClientState, answered
 from fedlap.models.layers import Activation, Dense, Dropout, Flatten
 from fedlap.models.network import Network
@@ -27,7 +27,8 @@ MODELS = {
 
 def states(name, engine, rounds=2, **options):
     """Server and clients after each round, read alike however the engine keeps them."""
-    run = simulation(name, engine=engine, **options)
+    run = simulation(name, engine="vectorised" if engine == "brief" else engine, **options)
+    run = dataclasses.replace(run, engine=brief) if engine == "brief" else run
     state, found = run.init(), []
     for _ in range(rounds):
         state = run.step(state)
@@ -50,6 +51,14 @@ def test_the_engines_agree(name):
     wanted = states(name, "vectorised", rounds, participation=2)
     assert_same(states(name, "sequential", rounds, participation=2), wanted)
     assert_same(states(name, "loop", rounds, participation=2), wanted)
+    assert_same(states(name, "brief", rounds, participation=2), wanted)
+
+
+def test_a_compiler_without_the_options_of_a_brief_run_is_used_as_it_is(monkeypatch):
+    monkeypatch.setattr(brief, "OPTIONS", {"xla_of_another_version": True})
+    monkeypatch.setattr(brief, "_compiled", brief._compiled.__wrapped__)
+    for found, wanted in zip(states("fedlap", "brief"), states("fedlap", "vectorised"), strict=True):
+        assert same_bits(found, wanted)
 
 
 @pytest.mark.parametrize("engine", ["loop", "sequential"])
