@@ -1,8 +1,10 @@
 """How all tests run: in float64, with a cache of compiled programs of their own, and the same examples each time."""
 
+import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import jax
 from hypothesis import HealthCheck, settings
@@ -27,6 +29,23 @@ _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "p
 settings.register_profile("fedlap", max_examples=10, derandomize=True, **_COMMON)
 settings.register_profile("explore", max_examples=50, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fedlap"))
+
+
+# Each compiled program is some mappings of memory, of which a process may have 65,530 on Linux; beyond them XLA dies.
+MOST_MAPPINGS = 20_000
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Between two files, forget the programs if there are very many; what is needed again is in the cache on disk."""
+    if nextitem is not None and nextitem.path != item.path and mappings() > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
+
+
+def mappings():
+    """How many mappings of memory this process has; 0 where the system does not tell."""
+    path = Path("/proc/self/maps")
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def pytest_unconfigure():
