@@ -210,7 +210,7 @@ def clone(folder):
     python.chmod(0o755)
     (python.parent / "pip").touch()
     mark = hashlib.sha256((folder / "pyproject.toml").read_bytes()).hexdigest()
-    (folder / ".venv/installed-run").write_text(mark)
+    (folder / ".venv/installed[plots]").write_text(f"{mark}[plots]")
     return folder
 
 
@@ -229,7 +229,7 @@ def start(folder):
 def test_start_is_interrupted_with_one_line_too(clone, when, send):
     """By a terminal, which sends it to the whole group, or by its number alone."""
     if when == "setting up":
-        (clone / ".venv/installed-run").unlink()
+        (clone / ".venv/installed[plots]").unlink()
     process = start(clone)
     sign = "out/results.jsonl.checkpoints/*.npz" if when == "training" else "pip-began"
     until(lambda: process.poll() is not None or list(clone.glob(sign)))
