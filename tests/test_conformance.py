@@ -48,7 +48,8 @@ def test_it_is_a_frozen_value(name):
     for field in fields:
         if HYPER[name].get(field.name):
             assert algorithm != build(name, **{field.name: HYPER[name][field.name] * 2})
-    assert type(algorithm).__subclasses__() == []
+    own = [each for each in type(algorithm).__subclasses__() if each.__module__.startswith("fedlap.")]
+    assert own == []  # an experiment of the reproduction may vary a method
 
 
 def test_no_two_algorithms_look_alike_to_jit():

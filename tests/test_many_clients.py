@@ -44,10 +44,8 @@ def test_a_program_is_no_longer_for_more_clients():
         state = run.init()
         drawn, batches = run.plan(0)
         plan = Plan(np.float64(drawn), batches)
-        one = initial(run.setup)
         traced = {
             "initial": jax.make_jaxpr(initial)(run.setup),
-            "prepare": jax.make_jaxpr(lambda one: vectorised.prepare(one, count))(one),
             "round": jax.make_jaxpr(vectorised.federated_round)(run.setup, state, plan),
         }
         return {name: operands(program.jaxpr) for name, program in traced.items()}
