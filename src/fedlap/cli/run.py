@@ -114,6 +114,8 @@ def train(
         return winners, text
 
     with resumable(f"{again} goes on where this stopped"):
+        if folder is not None:
+            plots.fetch()
         try:
             _follow(sweep, file, folder or file, data_dir, jobs)
         except OSError:  # no room to write it down, but what has finished is worth a look

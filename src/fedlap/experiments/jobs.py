@@ -230,12 +230,12 @@ def run_one(conditions: Conditions, cell: Cell) -> Iterator[Advanced | Finished]
 
 def _run_in_turn(conditions: Conditions, cells: list[Cell]) -> Iterator[Advanced | Finished]:
     for cell in cells:
-        with _setting_up:
-            began = time.perf_counter()
-            run = replace(_simulation(conditions, cell), engine=brief)
-            run.look(run.init())  # compiled once for all runs
-            setting_up = time.perf_counter() - began
-        yield from _rounds(conditions, cell, run, setting_up)
+        began = time.perf_counter()
+        run = replace(_simulation(conditions, cell), engine=brief)
+        if cell is cells[0]:
+            with _setting_up:
+                run.look(run.init())  # compiled once for all runs
+        yield from _rounds(conditions, cell, run, time.perf_counter() - began)
 
 
 def _rounds(conditions: Conditions, cell: Cell, run: Simulation, setting_up: float) -> Iterator[Advanced | Finished]:

@@ -1,6 +1,7 @@
 """Pictures of learning curves. The plotting library is loaded when one is drawn: training does not wait for it."""
 
 import importlib.util
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,6 +67,12 @@ def pyplot() -> Any:
     from matplotlib import pyplot as plt
 
     return plt
+
+
+def fetch() -> None:
+    """Import the plotting library beside other work, if it is here: nobody has to wait for it then."""
+    if can_draw():
+        threading.Thread(target=pyplot, daemon=True).start()
 
 
 def save(figure: "Figure", path: Path) -> Path:
