@@ -19,7 +19,7 @@ def fedlap_epoch(inputs, labels, seed):
     from jax import lax
 
     from fedlap.models.likelihood import categorical
-    from fedlap.models.ready import zenke_cnn
+    from fedlap.models.network import zenke_cnn
 
     model, key, optimiser = zenke_cnn(), jax.random.key(seed), optax.adam(RATE)
     inputs, labels = jax.numpy.asarray(inputs), jax.numpy.asarray(labels)

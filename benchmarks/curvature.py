@@ -17,7 +17,7 @@ from timing import interleave, show
 
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
-from fedlap.models.ready import mlp
+from fedlap.models.network import mlp
 
 BATCH, CHUNK, CLASSES, RATE = 32, 200, 10, 1e-3
 MODEL, KEY = mlp(), jax.random.key(0)

@@ -9,8 +9,7 @@ from statistics import median
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments.results import Result
-from fedlap.experiments.spec import Spec, resolve
-from fedlap.experiments.spec_identity import of_spec
+from fedlap.experiments.spec import Spec, of_spec, resolve
 from fedlap.run.divergence import lost_since
 from reproduction.experiments import more_seeds
 from reproduction.rows import Paper, PaperRow

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fedlap import files
 from fedlap.cli.data import DataDir
 from fedlap.cli.help import Commands
 from fedlap.cli.run import Jobs, watch
 from fedlap.cli.screen import show
 from fedlap.errors import ConfigError, DataError, unknown
 from fedlap.experiments import sweep as sweeps
-from fedlap.files import atomic
-from fedlap.files.folders import results_folder
+from fedlap.files import results_folder
 from reproduction import check as checks
 from reproduction import figures, screen, write
 from reproduction import pages as written_pages
@@ -136,8 +136,8 @@ def _draw(figure: Callable[[Any, Path], figures.Drawn], subject: Paper | PaperRo
     drawn = figure(subject, Path(f"{stem}.png"))
     typer.echo("\n".join(drawn.words))
     listed = "\n".join(f"- {words}" for words in drawn.words)
-    atomic.write(Path(f"{stem}.md"), f"# {drawn.title}\n\n![{drawn.title}]({stem.name}.png)\n\n{listed}\n")
-    atomic.write(Path(f"{stem}.csv"), write.csv_text(drawn.columns, drawn.numbers))
+    files.write(Path(f"{stem}.md"), f"# {drawn.title}\n\n![{drawn.title}]({stem.name}.png)\n\n{listed}\n")
+    files.write(Path(f"{stem}.csv"), write.csv_text(drawn.columns, drawn.numbers))
     typer.echo(f"Written: {stem}.png, .md, .csv")
 
 
@@ -158,7 +158,7 @@ def _show(paper: Paper, number: str, row: str | None, output: Path) -> None:
         console.print(line)
     texts = {".md": write.markdown(cells, number), ".csv": write.as_csv(cells, number)}
     for ending, text in texts.items():
-        atomic.write(Path(f"{stem}{ending}"), text)
+        files.write(Path(f"{stem}{ending}"), text)
     endings = [*texts]
     if any(entry.published for entry in cells):  # otherwise there is nothing to draw ours against
         picture(cells, number, Path(f"{stem}.png"))

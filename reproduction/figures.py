@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlap.errors import DataError
-from fedlap.experiments.choose import finals
 from fedlap.experiments.plots import Line, accuracy_and_nll, as_table, name_axes, pyplot, save
+from fedlap.experiments.summary import finals
 from reproduction.pooled import optimum
 from reproduction.rows import ALGORITHMS, PAPER, WIDER
 from reproduction.write import setting_text

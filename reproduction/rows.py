@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedlap.errors import ConfigError, unknown
-from fedlap.experiments import choose, results
+from fedlap.experiments import results, summary
 from fedlap.experiments import sweep as cells
 
 ALGORITHMS = {
@@ -20,7 +20,7 @@ ALGORITHMS = {
 HERE = Path(__file__).parent
 PUBLISHED = "published.toml"
 STANDARD = "standard-"  # the same row as a user would run it: scaled inputs, ReLU
-PAPER, HONEST = choose.PAPER, choose.HONEST  # both of the paper's own grid
+PAPER, HONEST = summary.PAPER, summary.HONEST  # both of the paper's own grid
 WIDER = "wider"  # as the paper, where a row's grid also has values of ours
 WAYS = (PAPER, HONEST, WIDER)
 
@@ -107,14 +107,14 @@ class PaperRow:
     @cached_property
     def _chosen(self):
         """All ways at once: a table asks for each of them again and again."""
-        finals, papers = self.sweep.finals, choose.in_part(self.candidates, self.sweep)
+        finals, papers = self.sweep.finals, summary.in_part(self.candidates, self.sweep)
         found = {
-            (algorithm, way): choose.choose(papers, algorithm, way, finals)
+            (algorithm, way): summary.choose(papers, algorithm, way, finals)
             for algorithm in self.sweep.algorithms
             for way in (PAPER, HONEST)
         }
         for algorithm in self.sweep.part:
-            found[algorithm, WIDER] = choose.choose(self.candidates, algorithm, PAPER, finals)
+            found[algorithm, WIDER] = summary.choose(self.candidates, algorithm, PAPER, finals)
         return found
 
     def settings(self, algorithm, way):
@@ -125,9 +125,9 @@ class PaperRow:
     def runs(self, algorithm, way):
         """The runs to report, one a seed, of the setting that won in this way."""
         chosen = self.chosen(algorithm, way)
-        return [] if chosen is None else choose.finals(self.reported, algorithm, chosen.setting)
+        return [] if chosen is None else summary.finals(self.reported, algorithm, chosen.setting)
 
     @property
     def winners(self):
         """The settings that won in some way, by algorithm."""
-        return choose.winners(self.candidates, self.sweep)
+        return summary.winners(self.candidates, self.sweep)

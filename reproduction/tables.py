@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlap.errors import unknown
-from fedlap.experiments.choose import LAST, finals, value
+from fedlap.experiments.summary import LAST, finals, value
 from reproduction.rows import ALGORITHMS, PAPER, STANDARD, WAYS, PaperRow
 
 

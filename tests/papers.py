@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedlap.experiments.cell import Cell
 from fedlap.experiments.results import Curve, Result
+from fedlap.experiments.sweep import Cell
 from reproduction.rows import HERE, Paper, PaperRow
 
 PUBLISHED = (

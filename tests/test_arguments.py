@@ -107,7 +107,7 @@ def test_hyper_parameters_may_be_traced_and_scalars_of_any_library():
 
 def test_the_signature_is_still_there():
     """Settings files and help are read from it."""
-    from fedlap.settings.arguments import keys
+    from fedlap.settings import keys
 
     assert keys(fedlap.FedLapCov) == ["delta", "rho", "covariance"]
     assert {"solver", "seed", "on_divergence"} <= set(keys(fedlap.simulate))

@@ -15,8 +15,7 @@ from fedlap.models.curvature import ExactHessian, GaussNewton
 from fedlap.models.layers import Activation, Convolution, Dense, Flatten, MaxPool
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import Model, as_model
-from fedlap.models.network import Network
-from fedlap.models.ready import logistic, mlp, zenke_cnn
+from fedlap.models.network import Network, logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 CLASSES = 3

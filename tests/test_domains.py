@@ -22,7 +22,7 @@ from fedlap.errors import ConfigError
 from fedlap.experiments import spec
 from fedlap.experiments import sweep as sweeps
 from fedlap.experiments.results import Result, load
-from fedlap.experiments.spec_identity import of_spec
+from fedlap.experiments.spec import of_spec
 from sweeping import run
 
 RATIO = Domain(

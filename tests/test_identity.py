@@ -23,9 +23,9 @@ from fedlap.data import LOADERS, PARTITIONS
 from fedlap.errors import DataError
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
-from fedlap.experiments.cell import Cell
 from fedlap.experiments.spec import Train, resolve
-from fedlap.models import MODELS, curvature, layers, likelihood, ready
+from fedlap.experiments.sweep import Cell
+from fedlap.models import MODELS, curvature, layers, likelihood, network
 from fedlap.models.blueprint import LAYERS
 from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
@@ -195,8 +195,8 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     begun = eventful(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
     longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
-    monkeypatch.setattr(ready, "Flatten", longer["Flatten"])
-    monkeypatch.setattr(ready, "Dense", longer["Dense"])
+    monkeypatch.setattr(network, "Flatten", longer["Flatten"])
+    monkeypatch.setattr(network, "Dense", longer["Dense"])
     monkeypatch.setitem(ALGORITHMS, "fedlap_cov", grown(ALGORITHMS["fedlap_cov"]))
     monkeypatch.setattr(fedlap, "adam", grown(fedlap.adam))
     monkeypatch.setattr(fedlap, "descent", grown(fedlap.descent))

@@ -7,7 +7,7 @@ import pytest
 
 import fedlap
 from drawn import federation
-from fedlap.engines.memory import choose_points, draw_memory, join_points
+from fedlap.engines.setup import choose_points, draw_memory, join_points
 
 
 def public(points, **options):

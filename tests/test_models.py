@@ -13,8 +13,7 @@ from fedlap.errors import ConfigError
 from fedlap.models import layers
 from fedlap.models.layers import Activation, Convolution, Dense, Dropout
 from fedlap.models.model import Model, as_model, check_outputs
-from fedlap.models.network import Network
-from fedlap.models.ready import acar_cnn, logistic, mlp, zenke_cnn
+from fedlap.models.network import Network, acar_cnn, logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 

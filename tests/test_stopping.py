@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedlap import files
 from fedlap import machine as compilation
-from fedlap.files import atomic
 
 RUN = """
 [federation]
@@ -188,11 +188,11 @@ def test_a_full_disk_in_a_sweep_names_the_results_and_the_same_command_goes_on(f
 
 def test_whatever_write_fails_the_error_names_the_file(tmp_path):
     """A write that fails does not know of which file it was."""
-    with pytest.raises(OSError) as failed, atomic.replacing(tmp_path / "table.md"):
+    with pytest.raises(OSError) as failed, files.replacing(tmp_path / "table.md"):
         raise OSError(28, "No space left on device")
     assert failed.value.filename == str(tmp_path / "table.md")
     with pytest.raises(OSError) as failed:
-        atomic.write(tmp_path / "nowhere" / "table.md", "text")
+        files.write(tmp_path / "nowhere" / "table.md", "text")
     assert failed.value.filename == str(tmp_path / "nowhere" / "table.md")
 
 

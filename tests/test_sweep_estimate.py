@@ -3,8 +3,7 @@
 import pytest
 
 from fedlap.cli import display
-from fedlap.cli.display import Display
-from fedlap.cli.estimate import Estimate
+from fedlap.cli.display import Display, Estimate
 from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Finished, Planned

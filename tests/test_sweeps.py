@@ -11,7 +11,7 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError
-from fedlap.experiments import choose, jobs, results
+from fedlap.experiments import jobs, results, summary
 from fedlap.experiments import runner as carry
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Planned, carry_out
@@ -145,7 +145,7 @@ def test_a_last_line_that_lacks_only_its_end_is_kept(finished, tmp_path):
 def test_settings_that_won_before_run_without_a_search(finished, tmp_path):
     _, _, done = finished
     sweep = make()
-    best = choose.winners(done, sweep)
+    best = summary.winners(done, sweep)
     _, again = run(sweep, tmp_path / "quick.jsonl", quick={"fedavg": best["fedavg"]})
     assert {result.held_out for result in again} == {0.0}
     assert {str(result.setting) for result in again} == {str(setting) for setting in best["fedavg"]}
@@ -172,9 +172,9 @@ def test_an_only_setting_is_not_searched_for(tmp_path):
     sweep = cells.make("tiny", table)
     _, done = run(sweep.narrow(["learning_rate=0.01"]), path)
     assert [(result.held_out, result.setting["learning_rate"]) for result in done] == [(0.0, 1e-2)] * 2
-    chosen = choose.choose(sweep.select(done), "fedavg", choose.PAPER, sweep.finals)
+    chosen = summary.choose(sweep.select(done), "fedavg", summary.PAPER, sweep.finals)
     assert (chosen.setting, chosen.settings) == ({"learning_rate": 1e-2}, 1)
-    assert choose.choose(sweep.select(done), "fedavg", choose.HONEST, sweep.finals) is None
+    assert summary.choose(sweep.select(done), "fedavg", summary.HONEST, sweep.finals) is None
     _, both = run(sweep, path)
     assert sorted(result.setting["learning_rate"] for result in both if result.held_out) == [1e-5, 1e-5, 1e-2, 1e-2]
 
@@ -224,8 +224,8 @@ def test_what_diverges_is_recorded(tmp_path, table):
     lost = next(result for result in done if result.diverged)
     assert None in lost.curves["test"].nll
     assert len(results.load(tmp_path / "x.jsonl")) == 4
-    for way in (choose.PAPER, choose.HONEST):
-        assert choose.choose(done, "fedavg", way, "all").setting["learning_rate"] == 1e-3
+    for way in (summary.PAPER, summary.HONEST):
+        assert summary.choose(done, "fedavg", way, "all").setting["learning_rate"] == 1e-3
 
 
 @pytest.mark.parametrize("table", [TABLE, NETWORK], ids=["batch", "process"])

@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
+from fedlap import files
 from fedlap.experiments import spec
-from fedlap.experiments.cell import Cell
-from fedlap.files import atomic
+from fedlap.experiments.sweep import Cell
 
 
 def rekeyed(line):
@@ -26,4 +26,4 @@ def rekeyed(line):
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        atomic.write(path, "".join(map(rekeyed, path.read_text().splitlines(keepends=True))))
+        files.write(path, "".join(map(rekeyed, path.read_text().splitlines(keepends=True))))

@@ -15,9 +15,9 @@ import numpy as np
 from scipy import stats
 
 from fedlap.errors import DataError
-from fedlap.experiments.choose import finals, value
 from fedlap.experiments.results import load
 from fedlap.experiments.runner import carry_out
+from fedlap.experiments.summary import finals, value
 from reproduction.commit import version
 from reproduction.rows import ALGORITHMS, HONEST, PAPER, Paper
 

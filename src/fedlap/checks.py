@@ -1,10 +1,15 @@
-"""Checks of numbers: to Python `True` is one, to a setting it is not."""
+"""Checks of what a user says: numbers, and names of keywords."""
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
-from fedlap.errors import ConfigError
+from fedlap.errors import ConfigError, unknown
+
+# Numbers: to Python `True` is one, to a setting it is not -------------------------------------------------------------
 
 
 def is_whole(value: Any, least: int = 0, most: float = math.inf) -> TypeGuard[int]:
@@ -29,3 +34,27 @@ def whole_number(what: str, value: object, least: int) -> int:
     if not is_whole(value, least):
         raise ConfigError(f"{what} is {value!r}; expected a whole number, {least} or above")
     return int(value)
+
+
+# Keywords: a misspelt one is an error for the user, with the name that was meant --------------------------------------
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def known_keywords(owner: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: a ConfigError for a keyword that the function, called `owner` in the message, does not have."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **keywords: P.kwargs) -> R:
+            for name in keywords:
+                if name not in names:
+                    raise unknown(f"argument of {owner}", name, names)
+            return function(*args, **keywords)
+
+        return checked
+
+    return decorate

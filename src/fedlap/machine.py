@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from fedlap.files.folders import cache_folder
+from fedlap.files import cache_folder
 from fedlap.stopping import sweep_up
 
 

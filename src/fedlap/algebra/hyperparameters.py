@@ -5,6 +5,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from fedlap.algebra.damping import DAMPING
 from fedlap.algebra.pytrees import is_traced, register
+from fedlap.checks import known_keywords
 from fedlap.domains import (
     COUNT,
     NONNEGATIVE,
@@ -18,7 +19,6 @@ from fedlap.domains import (
     parameters,
 )
 from fedlap.errors import ConfigError, unknown
-from fedlap.keywords import known_keywords
 
 DOMAINS = {
     "positive": POSITIVE,

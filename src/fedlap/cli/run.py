@@ -39,14 +39,13 @@ def run(
 ) -> None:
     """Train, show the progress, print the table, and write a results folder."""
     from fedlap.errors import ConfigError
-    from fedlap.experiments import folder as folders
-    from fedlap.experiments import spec
+    from fedlap.experiments import results, spec
     from fedlap.experiments import sweep as cells
 
     if resume is not None:
         if arguments or settings or only or output:
             raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
-        folder, wanted = resume, folders.reopen(resume)
+        folder, wanted = resume, results.reopen(resume)
     else:
         arguments = arguments or []
         file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
@@ -54,8 +53,8 @@ def run(
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     bring_data(wanted, data_dir)
     if resume is None:  # only now: without its data there is nothing to resume
-        folders.begin(wanted, folder)
-    train(wanted, folder / folders.RESULTS, data_dir, jobs, f"fedlap run --resume {folder}", folder)
+        results.begin(wanted, folder)
+    train(wanted, folder / results.RESULTS, data_dir, jobs, f"fedlap run --resume {folder}", folder)
 
 
 def sweep(
@@ -95,10 +94,9 @@ def train(
     """Carry out what the file of results lacks, then print what it says; into a folder, also write that down."""
     from rich.console import Console
 
+    from fedlap import files
     from fedlap.cli.display import show_table
-    from fedlap.experiments import folder as folders
     from fedlap.experiments import plots, results, summary
-    from fedlap.files import atomic
     from fedlap.stopping import resumable
 
     console = Console()
@@ -124,15 +122,15 @@ def train(
         shown = table()
         if folder is not None and shown is not None:
             winners, text = shown
-            atomic.write(folder / folders.TABLE, text.markdown())
+            files.write(folder / results.TABLE, text.markdown())
             if plots.can_draw():
-                summary.curves(winners, sweep.name, folder / folders.CURVES)
+                summary.curves(winners, sweep.name, folder / results.CURVES)
             else:
-                missing = f"{folders.CURVES} is not drawn: matplotlib is not here; {plots.CURE}"
+                missing = f"{results.CURVES} is not drawn: matplotlib is not here; {plots.CURE}"
                 console.print(missing, soft_wrap=True, markup=False)
     if folder is not None:
-        files = (folders.TABLE, folders.CURVES, folders.RESULTS, folders.CONFIGURATION)
-        written = ", ".join(name for name in files if (folder / name).exists())
+        names = (results.TABLE, results.CURVES, results.RESULTS, results.CONFIGURATION)
+        written = ", ".join(name for name in names if (folder / name).exists())
         console.print(f"Written: {folder}/{written}", soft_wrap=True)  # a path in two lines is nothing to copy
 
 

@@ -23,7 +23,7 @@ from fedlap.data.catalogue import BUNDLED, Content, Dataset, dataset
 from fedlap.data.download import Progress, download
 from fedlap.domains import FromRun
 from fedlap.errors import DataError
-from fedlap.files.folders import cache_folder
+from fedlap.files import cache_folder
 
 Folder = str | os.PathLike[str]
 DataFolder = Annotated[Folder | None, FromRun.DATA_DIR]

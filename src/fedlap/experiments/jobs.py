@@ -22,8 +22,8 @@ from fedlap.data import load
 from fedlap.data.federation import Federation
 from fedlap.engines import brief, small
 from fedlap.errors import DataError
-from fedlap.experiments.cell import Cell
 from fedlap.experiments.results import Curve, Result, precision
+from fedlap.experiments.sweep import Cell
 from fedlap.run import checkpoint as checkpoints
 from fedlap.run import divergence
 from fedlap.run.grid import Grid

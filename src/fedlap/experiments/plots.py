@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedlap.errors import ConfigError
-from fedlap.files.atomic import replacing
+from fedlap.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,10 @@
-"""Results of runs: a file with one JSON line a run, only ever appended to."""
+"""The folder of an experiment, which a second call can finish.
+
+configuration.json     the resolved settings and the version
+results.jsonl          one JSON line a run that has finished: accuracy and NLL after every round, see results.py
+results.jsonl.checkpoints/    the runs under way, each after one of its last rounds; gone when all have finished
+table.md, curves.png   made from results.jsonl when all have finished
+"""
 
 import fcntl
 import json
@@ -12,15 +18,17 @@ from pathlib import Path
 
 import jax
 
-from fedlap import __version__
+from fedlap import __version__, files
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DataError
-from fedlap.experiments.cell import Cell
-from fedlap.files.folders import PathLike
+from fedlap.experiments.sweep import Cell, Sweep, again
+from fedlap.files import PathLike, results_folder
 from fedlap.machine import cores
 from fedlap.models.likelihood import categorical
 from fedlap.run.divergence import ignorance, lost_since
-from fedlap.settings.arguments import Table
+from fedlap.settings import Table
+
+# Results: one JSON line a run, only ever appended to ------------------------------------------------------------------
 
 BEGINNING = b'{"cell":"'  # of every line
 DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
@@ -208,3 +216,31 @@ def _end_last_line(file: FileIO) -> None:
     else:
         file.truncate(ended)
         file.seek(ended)
+
+
+# The folder -----------------------------------------------------------------------------------------------------------
+
+CONFIGURATION, RESULTS, TABLE, CURVES = "configuration.json", "results.jsonl", "table.md", "curves.png"
+
+
+def begin(sweep: Sweep, folder: Path) -> None:
+    """Make the folder of an experiment, and write down in it what is going to happen."""
+    if (folder / CONFIGURATION).exists():
+        raise DataError(f"{folder}: holds results already; resume them or name another folder")
+    results_folder(folder)
+    files.write(folder / CONFIGURATION, json.dumps({"fedlap": __version__, **sweep.as_dict()}, indent=2))
+
+
+def reopen(folder: Path) -> Sweep:
+    """The experiment of a folder that `begin` made."""
+    path = folder / CONFIGURATION
+    if not path.is_file():
+        reason = f"it has no {path.name}" if folder.is_dir() else "there is no such folder"
+        raise DataError(f"{folder}: cannot be resumed, {reason}; expected a results folder of fedlap run")
+    try:
+        table = json.loads(path.read_text())
+        table.pop("fedlap")
+        return again(table)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{path}: cannot be resumed ({reason}); expected what fedlap run has written there") from error

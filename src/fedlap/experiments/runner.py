@@ -13,8 +13,6 @@ import jax
 
 from fedlap import __version__
 from fedlap.errors import ConfigError
-from fedlap.experiments.cell import Cell
-from fedlap.experiments.choose import winners
 from fedlap.experiments.jobs import (
     Advanced,
     Conditions,
@@ -29,10 +27,11 @@ from fedlap.experiments.jobs import (
     run_program,
 )
 from fedlap.experiments.results import Result, precision, writer
-from fedlap.experiments.sweep import Sweep
+from fedlap.experiments.summary import winners
+from fedlap.experiments.sweep import Cell, Sweep
 from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
-from fedlap.settings.arguments import Table
+from fedlap.settings import Table
 
 
 class Planned(NamedTuple):

@@ -24,8 +24,20 @@ from fedlap.data.federation import Federation
 from fedlap.domains import COUNT, FromRun, from_run
 from fedlap.engines.setup import everyone
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings.arguments import Table, defaults, fill, keys, plain_value
-from fedlap.settings.method import MAKERS, USUAL, MethodSettings, fill_sections
+from fedlap.identity import Form, of, said
+from fedlap.settings import (
+    MAKERS,
+    USUAL,
+    MethodSettings,
+    Table,
+    defaults,
+    fill,
+    fill_sections,
+    keys,
+    of_method,
+    plain_value,
+    to_arguments,
+)
 from fedlap.streams import check_seeds
 
 SECTIONS = ("federation", "model", "solver", "server_solver", "train", "algorithms")
@@ -208,3 +220,29 @@ def _train(table: Table) -> Train:
     if target is not None and not (is_number(target) and 0 < target <= 1):
         raise ConfigError(f"train.target_accuracy is {target!r}; expected a fraction above 0 and at most 1")
     return Train(**train)
+
+
+# Identity: what is said in its sections, whatever the spec is called --------------------------------------------------
+
+
+def of_spec(spec: Spec) -> dict[str, Form]:
+    """The identity of a spec, section by section: two specs that share it are of the same runs."""
+    return {"federation": _said_of_federation(spec.federation), "train": _said_of_train(spec.train), **of_method(spec)}
+
+
+def _said_of_federation(table: Table) -> dict[str, Form]:
+    """The identity of [federation]."""
+    arguments = dict(table)
+    name = arguments.pop("dataset")
+    loader = LOADERS[name]
+    arguments = to_arguments(loader, arguments, "federation")
+    given = {key: of(arguments[key]) for key in from_run(loader) if key in arguments}
+    return {name: {**said(loader, arguments), **given}}
+
+
+def _said_of_train(train: Train) -> dict[str, Form]:
+    """The identity of [train]. A participation of 1 is one client, of 1.0 all of them: a count is put into words."""
+    arguments = {field.name: getattr(train, field.name) for field in dataclasses.fields(train)}
+    if isinstance(train.participation, int):
+        arguments["participation"] = f"{train.participation} clients"
+    return said(type(train), arguments)

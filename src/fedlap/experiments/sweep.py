@@ -14,27 +14,183 @@ precision = "float64"     of all runs; that of the process if not given
 
 import copy
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from fedlap import identity
+from fedlap.algorithms import ALGORITHMS
 from fedlap.checks import is_number
+from fedlap.domains import Domain, domains_of
 from fedlap.errors import ConfigError, unknown
-from fedlap.experiments.axes import Axes, check_axes, check_part, domain, means, place, split_values
-from fedlap.experiments.cell import Cell
-from fedlap.experiments.results import Result
 from fedlap.experiments.spec import (
+    Spec,
     Train,
     check_algorithms,
     check_sections,
     keep_algorithms,
+    of_spec,
     override,
     parse_override,
     read_table,
     resolve,
 )
-from fedlap.settings.arguments import Table
+from fedlap.settings import Makers, Table, keys, plain_value
+from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.streams import check_seeds
+
+if TYPE_CHECKING:
+    from fedlap.experiments.results import Result  # which are of cells
+
+
+# A cell: one run, with a digest that tells it from others -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run: an algorithm with one setting and one seed, on all rows or with some of them held out."""
+
+    algorithm: str
+    setting: Table  # the swept keys and their values
+    seed: int
+    held_out: float
+    spec: Spec  # with this algorithm and this seed only
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that a spec says and that can change a result: two cells that share it are the same.
+
+        That is not the name of a file, nor an accuracy to look out for. [server_solver] counts for every method, even
+        for those whose server minimises nothing.
+        """
+        spec = replace(self.spec, train=replace(self.spec.train, target_accuracy=None))
+        return identity.digest({**of_spec(spec), "held_out": identity.of(self.held_out)})[:16]
+
+    @property
+    def revision(self) -> int:
+        """The revision of the algorithm."""
+        return ALGORITHMS[self.algorithm].revision
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds, one of a one-shot method."""
+        return self.spec.train.rounds_of(ALGORITHMS[self.algorithm])
+
+    @property
+    def epochs(self) -> int:
+        """The solver's epochs in a round; 1 if it has none."""
+        return self.spec.solver.get("epochs", 1)
+
+    @property
+    def cost(self) -> float:
+        """A number proportional to the steps of a run, to weigh what is left against what is done."""
+        return self.rounds * self.epochs * (1 - self.held_out)
+
+
+# Axes: the keys of a spec that they set, and checks of both -----------------------------------------------------------
+
+Axes = dict[str, list[Any]]  # of an algorithm: the values of each key that is swept
+
+
+def place(algorithm: str, key: str) -> tuple[str, str]:
+    """The section and the key that an axis sets: those it names, or the algorithm's own, or else the solver's."""
+    section, dot, name = key.partition(".")
+    if dot:
+        return section, name
+    return (algorithm if key in keys(ALGORITHMS[algorithm]) else "solver"), key
+
+
+def check_axes(algorithm: str, axes: Mapping[str, Any], table: Table) -> None:
+    """Check that each axis of an algorithm sets a key that there is, none twice, and has a list of values."""
+    places = {}
+    for key, values in axes.items():
+        section, name = place(algorithm, key)
+        if places.setdefault((section, name), key) != key:
+            both = f"{places[section, name]} and {key}"
+            raise ConfigError(f"sweep.{algorithm}: {both} are the same axis; expected one of them")
+        makers = _makers(algorithm, table)
+        if section not in makers or name not in keys(makers[section]):
+            known = [*keys(ALGORITHMS[algorithm]), *keys(makers["solver"])]
+            known += [f"server_solver.{argument}" for argument in keys(makers["server_solver"])]
+            raise unknown(f"key in [sweep.{algorithm}]", key, known)
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"sweep.{algorithm}.{key} is {values!r}; expected a list of values")
+
+
+def check_part(part: Mapping[str, Any], axes: Mapping[str, Axes]) -> None:
+    """Check that a part of a grid names some values of some axes of some algorithms."""
+    for algorithm, of_part in part.items():
+        if algorithm not in axes:
+            raise unknown("algorithm in [sweep.part]", algorithm, axes)
+        if not isinstance(of_part, dict):
+            raise ConfigError(f"sweep.part.{algorithm} is {of_part!r}; expected a section with lists of values")
+        for key, values in of_part.items():
+            if key not in axes[algorithm]:
+                raise unknown(f"axis in [sweep.part.{algorithm}]", key, axes[algorithm])
+            known = axes[algorithm][key]
+            if not isinstance(values, list) or not values or not all(value in known for value in values):
+                raise ConfigError(f"sweep.part.{algorithm}.{key} is {values!r}; expected a list of some of {known}")
+
+
+def domain(algorithm: str, key: str, table: Table) -> Domain:
+    """The domain of the key that an axis sets."""
+    section, name = place(algorithm, key)
+    return domains_of(_makers(algorithm, table)[section])[name]
+
+
+def split_values(text: str) -> list[str]:
+    """The values of `--only KEY=VALUE,VALUE`, in which a table or a list may have commas of its own."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "{[") - (sign in "}]")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def means(word: str, value: Any, of: Domain) -> bool:
+    """Whether a word of the command line stands for a value of the file, both of a domain."""
+    wanted = _form(value, of)
+    return word == value or (wanted is not None and any(_form(plain, of) == wanted for plain in _readings(word)))
+
+
+def _readings(word: str) -> Iterator[Any]:
+    """The values that a word may be: one of TOML, itself, or a number that Python knows and TOML does not, as `.1`."""
+    yield plain_value(word)
+    yield word
+    try:
+        yield float(word)
+    except ValueError:
+        return
+
+
+def _form(plain: Any, of: Domain) -> str | None:
+    """A text that two plain values share if they stand for the same; None of one that stands for nothing."""
+    try:
+        return identity.text(identity.of(of.read("a value", plain)))
+    except ConfigError:
+        return None
+
+
+def _makers(algorithm: str, table: Table) -> dict[str, Callable]:
+    """The classes whose arguments an axis may set: the algorithm, [solver] and [server_solver]."""
+    by_section: dict[str, Callable] = {algorithm: ALGORITHMS[algorithm]}
+    solvers: dict[str, tuple[Makers, str]] = {
+        "solver": (SOLVERS, "adam"),
+        "server_solver": (SERVER_SOLVERS, "descent"),
+    }
+    for section, (makers, default) in solvers.items():
+        name = table.get(section, {}).get("name", default)
+        if not isinstance(name, str) or name not in makers:
+            raise unknown(f"{section}.name", name, makers)
+        by_section[section] = makers[name]
+    return by_section
+
+
+# The sweep ------------------------------------------------------------------------------------------------------------
 
 OPTIONS: Table = {"validation": 0.2, "search_seeds": None, "finals": "all", "watch_train": False, "precision": None}
 FINALS = ("all", "winners")
@@ -110,7 +266,7 @@ class Sweep:
                 axes[name][key] = kept
         return replace(self, axes=axes, only=(*self.only, *restrictions))
 
-    def select(self, results: Collection[Result]) -> list[Result]:
+    def select(self, results: Collection["Result"]) -> list["Result"]:
         """The last result of each of its cells, with the cell's own setting: the result's may be of an older grid.
 
         All seeds of a setting are of one revision and one precision, so that no mean is of two methods: of the newest

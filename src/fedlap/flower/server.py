@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedlap import files
 from fedlap.errors import ConfigError
-from fedlap.files import atomic
 from fedlap.flower.environment import prepare
 from fedlap.study.agreement.contract import Study
 from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
@@ -124,7 +124,7 @@ def serve(study: Study, bind: str, ready: Callable[[], None]) -> None:
     check_certificate(study, bind)
     shared_secret = secret(study)
     _check_port(bind, study.port)
-    atomic.write(folder / HOST, EVERYWHERE.get(bind, bind))
+    files.write(folder / HOST, EVERYWHERE.get(bind, bind))
     public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink

@@ -5,8 +5,7 @@ What is learned about a model besides its outputs is here too: likelihood and cu
 
 from fedlap.models.curvature import ExactHessian, GaussNewton
 from fedlap.models.model import Model, as_model
-from fedlap.models.network import Network
-from fedlap.models.ready import MODELS, acar_cnn, logistic, mlp, zenke_cnn
+from fedlap.models.network import MODELS, Network, acar_cnn, logistic, mlp, zenke_cnn
 
 __all__ = [
     "MODELS",

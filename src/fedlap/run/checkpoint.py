@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedlap import files
 from fedlap.engines.round import State
 from fedlap.errors import DataError
-from fedlap.files import archive
-from fedlap.files.folders import PathLike
+from fedlap.files import PathLike
 
 FORMAT = 3
 
@@ -18,7 +18,7 @@ FORMAT = 3
 def save(path: PathLike, state: State, table: np.ndarray, description: Mapping[str, Any]) -> None:
     """Replace the checkpoint."""
     arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
-    archive.write(path, {"format": FORMAT, **description}, {"table": table, **arrays})
+    files.write_arrays(path, {"format": FORMAT, **description}, {"table": table, **arrays})
 
 
 def load(path: PathLike, like: State, rows: np.ndarray, description: Mapping[str, Any]) -> tuple[State, np.ndarray]:
@@ -48,7 +48,7 @@ def load(path: PathLike, like: State, rows: np.ndarray, description: Mapping[str
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     try:
-        header, arrays = archive.read(path)
+        header, arrays = files.read_arrays(path)
         return header, arrays.pop("table"), arrays
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable checkpoint ({error})") from error

@@ -10,12 +10,12 @@ import numpy as np
 
 from fedlap import identity
 from fedlap.algorithms.base import AnyAlgorithm
+from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation
 from fedlap.engines import batch
 from fedlap.engines.round import State
 from fedlap.engines.setup import Plan
 from fedlap.errors import ConfigError
-from fedlap.keywords import known_keywords
 from fedlap.models.curvature import Curvature
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike

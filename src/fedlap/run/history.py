@@ -7,7 +7,7 @@ import numpy as np
 
 from fedlap.engines.evaluate import Metrics, predict
 from fedlap.engines.round import State
-from fedlap.files.folders import PathLike
+from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
 from fedlap.run import saved

@@ -11,7 +11,7 @@ import numpy as np
 from fedlap.domains import COUNT
 from fedlap.engines.round import State
 from fedlap.errors import ConfigError, DataError
-from fedlap.files.folders import PathLike
+from fedlap.files import PathLike
 from fedlap.run import checkpoint as checkpoints
 
 

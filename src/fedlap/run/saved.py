@@ -12,13 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedlap import files
 from fedlap.algebra.vector import Vector
 from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
-from fedlap.files import atomic
-from fedlap.files.described import read_described, read_description
-from fedlap.files.folders import PathLike, new_folder
+from fedlap.files import PathLike, new_folder, read_described, read_description
 from fedlap.models import blueprint
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import Likelihood
@@ -59,8 +58,8 @@ def save(
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
     }
     with new_folder(folder) as unfinished:
-        atomic.write(unfinished / ARRAYS, content.getvalue())
-        atomic.write(unfinished / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+        files.write(unfinished / ARRAYS, content.getvalue())
+        files.write(unfinished / DESCRIPTION, json.dumps(description, indent=2) + "\n")
 
 
 def load(

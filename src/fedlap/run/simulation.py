@@ -15,6 +15,7 @@ from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array
+from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
 from fedlap.engines import EngineName, choose
 from fedlap.engines.evaluate import Metrics, evaluate
@@ -22,8 +23,7 @@ from fedlap.engines.parties import Task
 from fedlap.engines.round import Engine, Method, State, initial
 from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
 from fedlap.errors import ConfigError
-from fedlap.files.folders import PathLike
-from fedlap.keywords import known_keywords
+from fedlap.files import PathLike
 from fedlap.machine import keep_compiled_programs
 from fedlap.models.curvature import Curvature, GaussNewton
 from fedlap.models.likelihood import Likelihood, categorical

@@ -15,14 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlap import identity
+from fedlap import files, identity
 from fedlap.algebra.precision import Diagonal, Full, Shifted
 from fedlap.algebra.vector import Vector
 from fedlap.engines.evaluate import predict
 from fedlap.engines.parties import Task
 from fedlap.errors import ConfigError, DataError, FedlapError
-from fedlap.files import atomic
-from fedlap.files.described import read_described, read_description
+from fedlap.files import read_described, read_description
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.study.agreement.contract import Study, resolve
@@ -80,7 +79,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
         "weights_sha256": digest(pack(outcome.server.w)),
     }
     folder = save(folder, study, outcome.pooled, outcome.server.w, outcome.precision, card)
-    atomic.write(folder / HISTORY, json.dumps(history, indent=2) + "\n")
+    files.write(folder / HISTORY, json.dumps(history, indent=2) + "\n")
     return folder
 
 
@@ -122,8 +121,8 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # The card last: it names the hash of the arrays, so a card without its own arrays is found out.
-    atomic.write(folder / ARRAYS, content)
-    atomic.write(folder / CARD, json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    files.write(folder / ARRAYS, content)
+    files.write(folder / CARD, json.dumps(card, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
     return folder
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings.arguments import defaults
-from fedlap.settings.method import MethodSettings, fill_sections, of_method
+from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
 from fedlap.study.agreement.sections import General, parse_general, parse_network
 from fedlap.study.table.columns import Column, Target
 

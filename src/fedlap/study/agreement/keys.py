@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedlap import files
 from fedlap.errors import ConfigError
-from fedlap.files import atomic
 
 VALID_YEARS = 5
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -57,7 +57,7 @@ def renew_certificate(folder: str | Path, hosts: Iterable[str]) -> None:
     server_key = _private_key(folder / "server.key", "the server's key")
     renewed = _server_certificate(authority.subject, authority_key, server_key.public_key(), hosts)
     try:
-        atomic.write(folder / "server.pem", renewed.public_bytes(serialization.Encoding.PEM))
+        files.write(folder / "server.pem", renewed.public_bytes(serialization.Encoding.PEM))
     except OSError as error:
         raise ConfigError(f"{folder / 'server.pem'}: cannot be written ({error.strerror})") from error
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlap.engines.memory import MemoryPoints
+from fedlap.engines.setup import MemoryPoints
 from fedlap.errors import DataError
 from fedlap.study.protocol.messages import Arrays, Form, unpack
 from fedlap.study.protocol.terms import Terms

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fedlap.engines.memory import join_points
 from fedlap.engines.sequential import run_server
+from fedlap.engines.setup import join_points
 from fedlap.errors import DataError
 from fedlap.study.protocol import checkpoint, runs
 from fedlap.study.protocol.checkpoint import Progress, RoundReport, RunState

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from fedlap.engines.evaluate import evaluate
-from fedlap.engines.memory import MemoryPoints, choose_points
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
 from fedlap.engines.sequential import run_client
+from fedlap.engines.setup import MemoryPoints, choose_points
 from fedlap.errors import FedlapError
 from fedlap.study.protocol import audit
 from fedlap.study.protocol.contents import Beginning, HeldBack, Points, read_beginning, read_pooled, versions

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedlap import files
 from fedlap.errors import DataError
-from fedlap.files import archive
 from fedlap.study.protocol.messages import Arrays, typed
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 
@@ -40,13 +40,13 @@ class StoredRound:
 
 def write(path: Path, header: dict[str, Any], arrays: Arrays) -> None:
     """Replace a file by one with this header and these arrays, whole or not at all."""
-    archive.write(path, {"format": FORMAT, **header}, arrays)
+    files.write_arrays(path, {"format": FORMAT, **header}, arrays)
 
 
 def read(path: Path) -> tuple[dict[str, Any], Arrays]:
     """The header and the arrays of a file that `write` wrote."""
     try:
-        header, arrays = archive.read(path)
+        header, arrays = files.read_arrays(path)
         if header.pop("format", None) != FORMAT:
             raise ValueError("another format")
     except ValueError as error:

@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from fedlap.algebra.hyperparameters import check
-from fedlap.engines.memory import MemoryPoints
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method, State, initial
-from fedlap.engines.setup import Setup, as_leaves, draw_own_batches, make_pool, make_shards
+from fedlap.engines.setup import MemoryPoints, Setup, as_leaves, draw_own_batches, make_pool, make_shards
 from fedlap.errors import ConfigError
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical

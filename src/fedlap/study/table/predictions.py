@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlap.files import atomic
+from fedlap import files
 from fedlap.study.table.table import Checked
 
 
@@ -22,4 +22,4 @@ def write(path: str | Path, classes: Sequence[str], checked: Checked, probabilit
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", *(f"probability_{name}" for name in classes)])
     writer.writerows([row, *lines[row]] for row in sorted(lines))
-    atomic.write(path, text.getvalue())
+    files.write(path, text.getvalue())

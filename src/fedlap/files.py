@@ -1,0 +1,147 @@
+"""Files that are replaced at once or not at all, the folders they are kept in, and arrays in a file with a header."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedlap.errors import DataError
+
+# Folders: of results, and the one where fedlap keeps what it can make or fetch again ----------------------------------
+
+PathLike = str | os.PathLike[str]
+
+
+def cache_folder() -> Path:
+    """`fedlap` below the platform's cache folder."""
+    base = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME")
+    return Path(base or Path.home() / ".cache") / "fedlap"
+
+
+def results_folder(path: PathLike) -> Path:
+    """The folder, made if it is not there."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error.strerror}); expected a folder to write to") from error
+    return path
+
+
+@contextmanager
+def new_folder(path: PathLike) -> Iterator[Path]:
+    """A neighbour to write files to: with all of them on disk it becomes `path`; if the block fails, it goes."""
+    path = Path(path)
+    if path.exists():
+        raise DataError(f"{path}: exists already; expected the name of a new folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=path.parent))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error.strerror}); expected the name of a new folder") from error
+    try:
+        yield unfinished
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+# A reader finds the old file or the new one, never half ---------------------------------------------------------------
+
+
+@contextmanager
+def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes.
+
+    An error of the disk names `path`, whichever write it came from.
+    """
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
+            error.filename = str(path)
+        raise
+    if os.name == "posix":  # the new name, too, must survive a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write(path: PathLike, content: str | bytes) -> None:
+    """Write text or bytes as a whole file."""
+    with replacing(path) as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
+
+
+# Named arrays and a header about them in one file, never a pickle -----------------------------------------------------
+
+HEADER = "header"
+
+
+def write_arrays(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write the header, which is JSON, and the arrays; missing folders are made, for the user alone."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with replacing(path, mode=0o600) as file:
+        np.savez(file, **{HEADER: encoded}, **arrays)
+
+
+def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays; ValueError whatever is wrong with the file."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop(HEADER).tobytes())
+    except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
+        raise ValueError(str(error)) from error
+    if not isinstance(header, dict):
+        raise ValueError("it does not say what it is of")
+    return header, arrays
+
+
+# A folder of two files: one in JSON that says what it is, and arrays beside it that it knows by its hash --------------
+
+
+def read_description(path: Path, formats: Collection[int], thing: str, state: str) -> dict[str, Any]:
+    """The JSON file of a thing in a state, such as a history that is saved, if it is of one of these formats."""
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        expected = f"expected the folder of a {state} {thing}"
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {expected}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from error
+    number = description.get("format") if isinstance(description, dict) else None
+    if number not in list(formats):  # a list compares: what stands in a file need not have a hash
+        readable = f"format{'s' if len(formats) > 1 else ''} {' and '.join(map(str, formats))}"
+        raise DataError(f"{path}: a {thing} of format {number!r}; this fedlap reads {readable}")
+    return description
+
+
+def read_described(path: Path, sha256: str, description: str) -> bytes:
+    """The bytes of the other file, if they are those that the file named `description` was written for."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(f"{path}: not the file that {description} was written for; it is damaged, or of another run")
+    return content

@@ -1,1 +1,0 @@
-"""Files that are whole or absent, and where they are kept."""
