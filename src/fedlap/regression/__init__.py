@@ -1,0 +1,1 @@
+"""Regression over sites: the coefficients and standard errors that pooled rows would have given."""
