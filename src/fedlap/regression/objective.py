@@ -1,8 +1,11 @@
 """What a site can say about its rows: the loss at a point, with its slope and curvature there."""
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from fedlap.regression.families.base import Family
 
 
 class Expansion(NamedTuple):
@@ -23,3 +26,80 @@ class Objective(Protocol):
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian at a point."""
         ...
+
+
+BLOCK = 8192  # rows: what is made of them for a Hessian stays in the processor's cache
+
+
+@dataclass(frozen=True, eq=False)
+class LinearObjective:
+    """The loss of a family on rows: each predictor of a row is linear in the weights.
+
+    w has the weights of the first predictor, then of the second and so on; a shape is one weight.
+    """
+
+    family: Family
+    x: np.ndarray  # [n, P]
+    y: np.ndarray  # [n]
+    weights: np.ndarray  # [n], how often each row counts
+    offset: np.ndarray  # [n], a part of the first predictor with no weight
+
+    def loss(self, w: np.ndarray) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):  # a line search steps back from there
+            return float(self.weights @ self.family.loss(self.y, self.predict(w)))
+
+    def predict(self, w: np.ndarray) -> np.ndarray:
+        """The predictors of every row: [n], or [J, n] of a family that has J."""
+        by_row, shapes = self._parts(w)
+        f = by_row @ self.x.T
+        f[0] += self.offset
+        if len(shapes):
+            f = np.concatenate([f, np.broadcast_to(shapes[:, None], (len(shapes), len(self.y)))])
+        return f if self.family.predictors > 1 else f[0]
+
+    def expand(self, w: np.ndarray) -> Expansion:
+        with np.errstate(over="ignore", invalid="ignore"):
+            f = self.predict(w)
+            loss = float(self.weights @ self.family.loss(self.y, f))
+            slope = np.atleast_2d(self.family.slope(self.y, f) * self.weights)
+            curvature = self.family.curvature(self.y, f) * self.weights
+        return Expansion(loss, self._collect(slope), self._square(curvature))
+
+    def information(self, w: np.ndarray) -> np.ndarray:
+        """The Hessian that is expected at a point: of a canonical link it is the Hessian."""
+        return self._square(self.family.information(self.predict(w)) * self.weights)
+
+    def scores(self, w: np.ndarray) -> np.ndarray:
+        """The gradient of every row by itself, as often as it counts: [n, weights]."""
+        slope = np.atleast_2d(self.family.slope(self.y, self.predict(w)))
+        return np.concatenate([slope[j][:, None] * part for j, part in enumerate(self._designs())], axis=1)
+
+    def _parts(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shapes = self.family.shapes
+        own = len(w) - shapes
+        return w[:own].reshape(self.family.predictors - shapes, -1), w[own:]
+
+    def _designs(self) -> list[np.ndarray]:
+        """What each predictor is linear in."""
+        shapes = self.family.shapes
+        return [self.x] * (self.family.predictors - shapes) + [np.ones((len(self.y), 1))] * shapes
+
+    def _collect(self, slope: np.ndarray) -> np.ndarray:
+        return np.concatenate([part.T @ slope[j] for j, part in enumerate(self._designs())])
+
+    def _square(self, curvature: np.ndarray) -> np.ndarray:
+        """The sum over rows of xxᵀ times the curvature, predictor by predictor."""
+        curvature = curvature if curvature.ndim == 3 else curvature[None, None]
+        designs = self._designs()
+        return np.block(
+            [[_product(a, curvature[i, j], b) for j, b in enumerate(designs)] for i, a in enumerate(designs)]
+        )
+
+
+def _product(a: np.ndarray, weights: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Aᵀ diag(weights) B, some rows at a time."""
+    total = np.zeros((a.shape[1], b.shape[1]))
+    for start in range(0, len(weights), BLOCK):
+        rows = slice(start, start + BLOCK)
+        total += a[rows].T @ (b[rows] * weights[rows, None])
+    return total

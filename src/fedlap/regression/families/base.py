@@ -1,0 +1,72 @@
+"""A family: how an outcome is distributed, given what the columns predict."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedlap.errors import DataError
+
+
+class Family:
+    """The loss of a row and its derivatives, as functions of the outcome y and of the linear predictor f = xᵀw.
+
+    Losses are negative log-likelihoods but for what does not depend on the weights. With several predictors a row,
+    f is [J, n], a slope [J, n] and a curvature [J, J, n]; the last `shapes` of them are one weight each, for all rows.
+    """
+
+    link: ClassVar[str]
+    ratio: ClassVar[str] = ""  # what e to the power of a coefficient is, if that has a name
+    shapes: ClassVar[int] = 0
+    has_scale: ClassVar[bool] = False  # a dispersion, estimated from Pearson residuals
+
+    def __init__(self, levels: int = 2) -> None:
+        self.predictors = 1
+
+    def check(self, y: np.ndarray) -> np.ndarray:
+        """Where an outcome is one that the family cannot have, a truth value a row."""
+        raise NotImplementedError
+
+    expected: ClassVar[str]  # of an outcome, for the message
+
+    def checked(self, y: np.ndarray, site: str) -> np.ndarray:
+        """The outcomes, if the family can have them all."""
+        wrong = np.flatnonzero(self.check(y))
+        if len(wrong):
+            raise DataError(f"{site}, row {wrong[0]}: the outcome is {y[wrong[0]]:g}; expected {self.expected}")
+        return y
+
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """The loss of each row."""
+        raise NotImplementedError
+
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """The derivative of the loss with respect to f."""
+        raise NotImplementedError
+
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """The second derivative of the loss with respect to f."""
+        raise NotImplementedError
+
+    def information(self, f: np.ndarray) -> np.ndarray:
+        """What the curvature is expected to be, for standard errors; with the canonical link it is the curvature."""
+        return self.curvature(np.zeros(f.shape[-1]), f)
+
+    def mean(self, f: np.ndarray) -> np.ndarray:
+        """The outcome that is expected."""
+        raise NotImplementedError
+
+    def variance(self, mean: np.ndarray) -> np.ndarray:
+        """The variance of the outcome, in units of the scale."""
+        raise NotImplementedError
+
+    def deviance(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Twice how far each row is from being predicted perfectly."""
+        raise NotImplementedError
+
+    def constant(self, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
+        """What a row's log-likelihood has beyond the loss, and the weights have no part in."""
+        return np.zeros(len(y))
+
+    def log_likelihood(self, loss: float, constant: float, rows: float, scale: float) -> float:
+        """The log-likelihood of all rows, from sums over them."""
+        return constant - loss

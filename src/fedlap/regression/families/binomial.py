@@ -1,0 +1,43 @@
+"""Yes or no, or so many of so many: logistic regression with one logit."""
+
+import numpy as np
+from scipy.special import expit, gammaln, xlogy
+
+from fedlap.regression.families.base import Family
+
+
+class BinomialFamily(Family):
+    """
+    y ~ Bernoulli(p), p = 1/(1 + e^−f)        loss log(1 + e^f) − y f        curvature p(1 − p)        mean p
+
+    A proportion of several trials counts as often as there were trials.
+    """
+
+    link = "logit"
+    ratio = "odds ratio"
+    expected = "0, 1 or a proportion between them"
+
+    def check(self, y):
+        return ~((y >= 0) & (y <= 1))
+
+    def loss(self, y, f):
+        return np.logaddexp(0, f) - y * f
+
+    def slope(self, y, f):
+        return expit(f) - y
+
+    def curvature(self, y, f):
+        return expit(f) * expit(-f)
+
+    def mean(self, f):
+        return expit(f)
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+    def deviance(self, y, mean):
+        return 2 * (xlogy(y, y) - xlogy(y, mean) + xlogy(1 - y, 1 - y) - xlogy(1 - y, 1 - mean))
+
+    def constant(self, y, trials):
+        successes = y * trials
+        return gammaln(trials + 1) - gammaln(successes + 1) - gammaln(trials - successes + 1)

@@ -1,0 +1,41 @@
+"""Numbers: linear regression."""
+
+import numpy as np
+
+from fedlap.regression.families.base import Family
+
+
+class GaussianFamily(Family):
+    """
+    y ~ N(f, φ)        loss ½(y − f)²        curvature 1        mean f
+
+    φ is the residual sum of squares over N − P. The log-likelihood is that at the φ which makes it largest.
+    """
+
+    link = "identity"
+    has_scale = True
+    expected = "a finite number"
+
+    def check(self, y):
+        return ~np.isfinite(y)
+
+    def loss(self, y, f):
+        return (y - f) ** 2 / 2
+
+    def slope(self, y, f):
+        return f - y
+
+    def curvature(self, y, f):
+        return np.ones_like(f)
+
+    def mean(self, f):
+        return f
+
+    def variance(self, mean):
+        return np.ones_like(mean)
+
+    def deviance(self, y, mean):
+        return (y - mean) ** 2
+
+    def log_likelihood(self, loss, constant, rows, scale):
+        return -rows / 2 * (np.log(2 * np.pi * 2 * loss / rows) + 1)

@@ -1,0 +1,50 @@
+"""One of several unordered levels: multinomial logistic regression."""
+
+import numpy as np
+from scipy.special import logsumexp, softmax, xlogy
+
+from fedlap.regression.families.base import Family
+
+
+class MultinomialFamily(Family):
+    """
+    y ~ softmax(0, f_1, …, f_J)        loss log(1 + Σ e^f_j) − f_y        curvature diag(p) − ppᵀ        mean p
+
+    Level 0 is the reference; every other level has coefficients of its own.
+    """
+
+    link = "softmax"
+    ratio = "odds ratio"
+
+    def __init__(self, levels: int = 2) -> None:
+        self.predictors = levels - 1
+        self.expected = f"the number of a level, 0 to {levels - 1}"
+
+    def check(self, y):
+        return ~((y >= 0) & (y <= self.predictors) & (y == np.floor(y)))
+
+    def _chosen(self, y):
+        return np.arange(1, self.predictors + 1)[:, None] == y
+
+    def _complete(self, f):
+        return np.concatenate([np.zeros((1, f.shape[1])), f])
+
+    def loss(self, y, f):
+        return logsumexp(self._complete(f), axis=0) - (self._chosen(y) * f).sum(0)
+
+    def slope(self, y, f):
+        return self.mean(f)[1:] - self._chosen(y)
+
+    def curvature(self, y, f):
+        p = self.mean(f)[1:]
+        return p[:, None] * (np.eye(self.predictors)[:, :, None] - p[None])
+
+    def mean(self, f):
+        return softmax(self._complete(f), axis=0)
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+    def deviance(self, y, mean):
+        chosen = np.arange(self.predictors + 1)[:, None] == y
+        return -2 * xlogy(chosen, mean).sum(0)

@@ -1,0 +1,40 @@
+"""Counts, and rates with an exposure: Poisson regression."""
+
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+from fedlap.regression.families.base import Family
+
+
+class PoissonFamily(Family):
+    """
+    y ~ Poisson(μ), μ = e^f        loss e^f − y f        curvature e^f        mean e^f
+    """
+
+    link = "log"
+    ratio = "rate ratio"
+    expected = "a count, 0 or above"
+
+    def check(self, y):
+        return ~((y >= 0) & np.isfinite(y))
+
+    def loss(self, y, f):
+        return np.exp(f) - y * f
+
+    def slope(self, y, f):
+        return np.exp(f) - y
+
+    def curvature(self, y, f):
+        return np.exp(f)
+
+    def mean(self, f):
+        return np.exp(f)
+
+    def variance(self, mean):
+        return mean
+
+    def deviance(self, y, mean):
+        return 2 * (xlogy(y, y) - xlogy(y, mean) - (y - mean))
+
+    def constant(self, y, trials):
+        return -gammaln(y + 1)
