@@ -16,8 +16,8 @@ class Expansion(NamedTuple):
     hessian: np.ndarray  # [P, P]
 
 
-class Objective(Protocol):
-    """The negative log-likelihood of one site's rows, as a function of the coefficients. Everything is float64."""
+class Loss(Protocol):
+    """A function of the weights that has an optimum. Everything is float64."""
 
     def loss(self, w: np.ndarray) -> float:
         """The loss at a point; infinite or NaN where it has no value, which a line search steps back from."""
@@ -25,6 +25,14 @@ class Objective(Protocol):
 
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian at a point."""
+        ...
+
+
+class Objective(Loss, Protocol):
+    """The negative log-likelihood of one site's rows, as a function of the weights."""
+
+    def meat(self, w: np.ndarray) -> np.ndarray:
+        """The sum over rows of their score times itself: what a robust covariance has in its middle."""
         ...
 
 
@@ -69,10 +77,9 @@ class LinearObjective:
         """The Hessian that is expected at a point: of a canonical link it is the Hessian."""
         return self._square(self.family.information(self.predict(w)) * self.weights)
 
-    def scores(self, w: np.ndarray) -> np.ndarray:
-        """The gradient of every row by itself, as often as it counts: [n, weights]."""
+    def meat(self, w: np.ndarray) -> np.ndarray:
         slope = np.atleast_2d(self.family.slope(self.y, self.predict(w)))
-        return np.concatenate([slope[j][:, None] * part for j, part in enumerate(self._designs())], axis=1)
+        return self._square(slope[:, None] * slope[None] * self.weights)
 
     def _parts(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shapes = self.family.shapes

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from fedlap.regression.objective import Expansion, Objective
+from fedlap.regression.objective import Expansion, Loss
 
 TOLERANCE = 1e-9  # of Newton's decrement: how far, in standard errors, the optimum still is
 CLOSE = 1e-4  # the same, where a site's own search may end: its factor is an expansion wherever it is taken
@@ -98,7 +98,7 @@ def nothing(size: int) -> Factor:
 # The site ------------------------------------------------------------------------------------------------------------
 
 
-def answer(objective: Objective, g: Broadcast, t: Factor) -> Answer:
+def answer(objective: Loss, g: Broadcast, t: Factor) -> Answer:
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
     V_k ← ∇²ℓ_k(w_k),        v_k ← V_k w_k − ∇ℓ_k(w_k)
@@ -108,7 +108,7 @@ def answer(objective: Objective, g: Broadcast, t: Factor) -> Answer:
     return Answer(here.loss, here.gradient, Factor(there.hessian @ w - there.gradient, there.hessian))
 
 
-def _search(objective: Objective, g: Broadcast, t: Factor, here: Expansion) -> tuple[np.ndarray, Expansion]:
+def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[np.ndarray, Expansion]:
     """Newton's method on the site's problem, from w_g, as far as its own expansion is worth something."""
     others, pull = g.S - t.V, t.v - t.V @ g.w
     cost = lambda loss, w: loss + (w - g.w) @ (pull + others @ (w - g.w) / 2)
@@ -134,7 +134,7 @@ def _search(objective: Objective, g: Broadcast, t: Factor, here: Expansion) -> t
 
 
 def maximise(
-    sites: Mapping[str, Objective],
+    sites: Mapping[str, Loss],
     prior: Prior,
     begin: Broadcast | None = None,
     known: Mapping[str, Factor] | None = None,

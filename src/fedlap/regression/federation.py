@@ -1,0 +1,97 @@
+"""A regression over sites: their losses on standardised columns, the optimum, and what sites must not be blamed for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedlap.errors import ConfigError, DataError
+from fedlap.regression.objective import Expansion, Loss, Objective
+from fedlap.regression.rounds import Broadcast, FlatError, Optimum, Prior, maximise, no_prior, solve
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """The losses of all sites in standardised weights, and the way back to the user's parameters."""
+
+    sites: Mapping[str, Objective]
+    names: Sequence[Any]  # of the parameters
+    back: np.ndarray  # what turns a change of the weights into one of the parameters
+    parameters: Callable[[np.ndarray], np.ndarray]  # of weights
+    prior: Prior
+    null: np.ndarray  # which weights the null model has, a truth value each
+    rows: Mapping[str, float]
+
+    def optimum(self, begin: Broadcast | None = None, known: Mapping | None = None) -> Optimum:
+        """The optimum of the pooled loss; an error that names the columns if there is none."""
+        try:
+            return maximise(self.sites, self.prior, begin, known)
+        except FlatError as flat:
+            part = np.abs(flat.direction)
+            named = [str(self.names[j]) for j in np.flatnonzero(part > 0.1 * part.max())]
+            raise DataError(
+                f"the coefficients of {', '.join(named)} have no finite estimate: along them the outcome is predicted "
+                "perfectly (separation), or the rows say nothing of them; leave a column out, join levels, or give a "
+                "prior, such as prior=fedlap.normal(sd=2.5)"
+            ) from flat
+
+    def subset(self, names: Sequence[str]) -> "Regression":
+        """The same with some of the sites."""
+        for name in names:
+            if name not in self.sites:
+                raise ConfigError(f"no site is named {name!r}; expected one of {', '.join(self.sites)}")
+        return replace(self, sites={name: self.sites[name] for name in names}, rows={n: self.rows[n] for n in names})
+
+    def without(self, site: str, whole: Optimum) -> tuple["Regression", Optimum]:
+        """The regression and its optimum as if a site had never taken part.
+
+        Its factor is divided out of the posterior; from there the others' rounds go on, until nothing moves.
+        """
+        if site not in self.sites:
+            raise ConfigError(f"no site is named {site!r}; expected one of {', '.join(self.sites)}")
+        if len(self.sites) == 1:
+            raise ConfigError(f"{site} is the only site; without it there is nothing to fit")
+        rest = self.subset([name for name in self.sites if name != site])
+        gone, known = whole.factors[site], {name: whole.factors[name] for name in rest.sites}
+        S = whole.S - gone.V
+        w = whole.w + solve(S + 1e-9 * np.diag(np.diag(whole.S)), gone.V @ whole.w - gone.v)
+        begin = Broadcast(w, S)
+        if np.linalg.eigvalsh(S)[0] <= 0 or not np.isfinite(sum(each.loss(w) for each in rest.sites.values())):
+            return rest, rest.optimum()
+        return rest, rest.optimum(begin, known)
+
+    def null_optimum(self) -> Optimum:
+        """The optimum of the model with nothing but its intercepts."""
+        names = np.flatnonzero(self.null)
+        sites = {name: Restricted(objective, self.null) for name, objective in self.sites.items()}
+        if not len(names):
+            losses = {name: objective.loss(np.zeros(len(self.null))) for name, objective in self.sites.items()}
+            empty = np.zeros((0, 0))
+            return Optimum(np.zeros(len(self.null)), empty, {}, losses, {}, [], True)
+        found = maximise(sites, no_prior(len(names)))
+        w = np.zeros(len(self.null))
+        w[self.null] = found.w
+        return found._replace(w=w)
+
+
+@dataclass(frozen=True, eq=False)
+class Restricted:
+    """A loss as a function of some of its weights; the others are zero."""
+
+    whole: Loss
+    kept: np.ndarray
+
+    def _full(self, w: np.ndarray) -> np.ndarray:
+        full = np.zeros(len(self.kept))
+        full[self.kept] = w
+        return full
+
+    def loss(self, w: np.ndarray) -> float:
+        """The loss at a point."""
+        return self.whole.loss(self._full(w))
+
+    def expand(self, w: np.ndarray) -> Expansion:
+        """The loss, its gradient and its Hessian, of the weights that are kept."""
+        there = self.whole.expand(self._full(w))
+        return Expansion(there.loss, there.gradient[self.kept], there.hessian[np.ix_(self.kept, self.kept)])
