@@ -8,7 +8,7 @@ import numpy as np
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression.objective import Expansion, Loss, Objective
-from fedlap.regression.rounds import Broadcast, FlatError, Optimum, Prior, maximise, no_prior, solve
+from fedlap.regression.rounds import Belief, Broadcast, Factor, FlatError, Optimum, maximise, no_prior, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Regression:
     names: Sequence[Any]  # of the parameters
     back: np.ndarray  # what turns a change of the weights into one of the parameters
     parameters: Callable[[np.ndarray], np.ndarray]  # of weights
-    prior: Prior
+    prior: Belief
     null: np.ndarray  # which weights the null model has, a truth value each
     rows: Mapping[str, float]
 
@@ -29,12 +29,18 @@ class Regression:
             return maximise(self.sites, self.prior, begin, known)
         except FlatError as flat:
             part = np.abs(flat.direction)
-            named = [str(self.names[j]) for j in np.flatnonzero(part > 0.1 * part.max())]
+            named = [str(self.names[j]) for j in map(int, np.flatnonzero(part > 0.1 * part.max()))]
+            if named == ["alpha"]:
+                raise DataError("alpha goes to 0: the counts vary no more than Poisson's; use family poisson") from flat
             raise DataError(
                 f"the coefficients of {', '.join(named)} have no finite estimate: along them the outcome is predicted "
                 "perfectly (separation), or the rows say nothing of them; leave a column out, join levels, or give a "
                 "prior, such as prior=fedlap.normal(sd=2.5)"
             ) from flat
+
+    def continued(self, w: np.ndarray, known: Mapping[str, Factor]) -> Optimum:
+        """The optimum, from weights and factors that another regression of the same sites has ended with."""
+        return self.optimum(Broadcast(w, self.prior.precision + sum(factor.V for factor in known.values())), known)
 
     def subset(self, names: Sequence[str]) -> "Regression":
         """The same with some of the sites."""

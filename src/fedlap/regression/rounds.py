@@ -46,8 +46,8 @@ class Answer(NamedTuple):
     factor: Factor
 
 
-class Prior(NamedTuple):
-    """A normal prior of the weights; no precision is no prior."""
+class Belief(NamedTuple):
+    """What is known of the weights before, a normal density; no precision is no knowledge."""
 
     mean: np.ndarray
     precision: np.ndarray  # [P, P]
@@ -85,9 +85,9 @@ class FlatError(ArithmeticError):
         self.direction, self.w = direction, w
 
 
-def no_prior(size: int) -> Prior:
+def no_prior(size: int) -> Belief:
     """Nothing is known of the weights."""
-    return Prior(np.zeros(size), np.zeros((size, size)))
+    return Belief(np.zeros(size), np.zeros((size, size)))
 
 
 def nothing(size: int) -> Factor:
@@ -124,8 +124,10 @@ def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[
             length /= 2
             if length < 1e-6:
                 return w, here
-        w = w + length * step
-        here = objective.expand(w)
+        there = objective.expand(w + length * step)
+        if not np.isfinite(there.hessian).all():
+            break
+        w, here = w + length * step, there
         value = cost(here.loss, w)
     return w, here
 
@@ -135,7 +137,7 @@ def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[
 
 def maximise(
     sites: Mapping[str, Loss],
-    prior: Prior,
+    prior: Belief,
     begin: Broadcast | None = None,
     known: Mapping[str, Factor] | None = None,
 ) -> Optimum:
@@ -149,29 +151,34 @@ def maximise(
     g = begin or Broadcast(prior.mean, START * np.eye(size) + prior.precision)
     accepted: dict[str, Factor] = dict(known) if known is not None else {name: nothing(size) for name in sites}
     rounds: list[Round] = []
-    best, best_loss, halvings = g.w, np.inf, 0
+    best, best_loss, newton, careful = g.w, np.inf, g.w, False
     while True:
         answers = {name: answer(objective, g, accepted[name]) for name, objective in sites.items()}
         loss = sum(each.loss for each in answers.values()) + prior.loss(g.w)
         if not loss <= best_loss + 1e-12 * abs(best_loss) + 1e-12:
             if len(rounds) == LIMIT:
                 return _ended(g, answers, rounds, False)
-            halvings += 1
-            rounds.append(Round(loss, np.nan, "the loss rose: half the step"))
-            g = Broadcast((best + g.w) / 2, g.S, search=halvings < 2)
+            rounds.append(
+                Round(loss, np.nan, "the loss rose: half the step" if careful else "the loss rose: Newton's step")
+            )
+            g = Broadcast((best + g.w) / 2 if careful else newton, g.S, search=False)
+            careful = True
             continue
         factors = {name: each.factor for name, each in answers.items()}
         score = sum(each.score for each in answers.values()) + prior.precision @ (g.w - prior.mean)
         S = prior.precision + sum(t.V for t in factors.values())
-        _check_flat(S, g.w)
+        convex = _is_convex(S, g.w)
         decrement = float(np.sqrt(max(score @ solve(S, score), 0)))
         rounds.append(Round(loss, decrement))
         stalled = len(rounds) > 3 and decrement < 1e3 * TOLERANCE and decrement > rounds[-2].decrement / 2
-        if decrement < TOLERANCE or stalled or len(rounds) == LIMIT:
-            return _ended(g._replace(S=S), answers, rounds, bool(decrement < TOLERANCE or stalled))
+        there = convex and (decrement < TOLERANCE or stalled)
+        if there or len(rounds) == LIMIT:
+            return _ended(g._replace(S=S), answers, rounds, there)
         best, best_loss, accepted = g.w, loss, factors
+        newton = g.w - solve(S, score)  # downhill, whatever the sites have searched for
+        careful = careful or not convex
         aim = prior.precision @ prior.mean + sum(t.v for t in factors.values())
-        g, halvings = Broadcast(g.w + solve(S, aim - S @ g.w), S), 0
+        g = Broadcast(newton if careful else g.w + solve(S, aim - S @ g.w), S, search=not careful)
 
 
 def _ended(g: Broadcast, answers: dict[str, Answer], rounds: list[Round], converged: bool) -> Optimum:
@@ -186,10 +193,13 @@ def _ended(g: Broadcast, answers: dict[str, Answer], rounds: list[Round], conver
     )
 
 
-def _check_flat(S: np.ndarray, w: np.ndarray) -> None:
+def _is_convex(S: np.ndarray, w: np.ndarray) -> bool:
+    """Whether the pooled loss curves upwards everywhere; an error if along some direction it does not curve at all."""
     values, vectors = np.linalg.eigh(S)
-    if not values[0] > FLAT:
-        raise FlatError(vectors[:, 0], w)
+    flattest = np.abs(values).argmin()
+    if not abs(values[flattest]) > FLAT:
+        raise FlatError(vectors[:, flattest], w)
+    return bool(values[0] > 0)
 
 
 def solve(S: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -72,7 +72,7 @@ def standardise(total: Moments, names: Sequence[str]) -> Scale:
     constant = spread <= CONSTANT * np.abs(total.mean)
     ones = [j for j in np.flatnonzero(constant) if total.mean[j] == 1]
     intercept = int(ones[0]) if ones else None
-    for j in np.flatnonzero(constant):
+    for j in map(int, np.flatnonzero(constant)):
         if j != intercept:
             same = f"is {total.mean[j]:g} in every row of every site"
             beside = "" if intercept is None else f", as good as {names[intercept]}"
@@ -88,7 +88,7 @@ def standardise(total: Moments, names: Sequence[str]) -> Scale:
     values, vectors = np.linalg.eigh(squares / total.rows / np.outer(spread, spread))
     if values[0] < DEPENDENT * values[-1]:
         part = np.abs(vectors[:, 0])
-        involved = [names[j] for j in np.flatnonzero(part > 1e-3 * part.max())]
+        involved = [names[j] for j in map(int, np.flatnonzero(part > 1e-3 * part.max()))]
         raise DataError(
             f"columns {', '.join(involved)} say the same: one is a sum of multiples of the others, so no coefficient "
             "of them is determined; leave one out of the formula"

@@ -55,11 +55,11 @@ class Family:
         """The outcome that is expected."""
         raise NotImplementedError
 
-    def variance(self, mean: np.ndarray) -> np.ndarray:
+    def variance(self, f: np.ndarray) -> np.ndarray:
         """The variance of the outcome, in units of the scale."""
         raise NotImplementedError
 
-    def deviance(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         """Twice how far each row is from being predicted perfectly."""
         raise NotImplementedError
 

@@ -32,11 +32,11 @@ class BinomialFamily(Family):
     def mean(self, f):
         return expit(f)
 
-    def variance(self, mean):
-        return mean * (1 - mean)
+    def variance(self, f):
+        return expit(f) * expit(-f)
 
-    def deviance(self, y, mean):
-        return 2 * (xlogy(y, y) - xlogy(y, mean) + xlogy(1 - y, 1 - y) - xlogy(1 - y, 1 - mean))
+    def deviance(self, y, f):
+        return 2 * (self.loss(y, f) + xlogy(y, y) + xlogy(1 - y, 1 - y))
 
     def constant(self, y, trials):
         successes = y * trials

@@ -36,11 +36,11 @@ class GammaFamily(Family):
     def mean(self, f):
         return np.exp(f)
 
-    def variance(self, mean):
-        return mean**2
+    def variance(self, f):
+        return np.exp(2 * f)
 
-    def deviance(self, y, mean):
-        return 2 * (y / mean - 1 - np.log(y / mean))
+    def deviance(self, y, f):
+        return 2 * (self.loss(y, f) - 1 - np.log(y))
 
     def constant(self, y, trials):
         return np.log(y)

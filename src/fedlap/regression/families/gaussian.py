@@ -31,11 +31,11 @@ class GaussianFamily(Family):
     def mean(self, f):
         return f
 
-    def variance(self, mean):
-        return np.ones_like(mean)
+    def variance(self, f):
+        return np.ones_like(f)
 
-    def deviance(self, y, mean):
-        return (y - mean) ** 2
+    def deviance(self, y, f):
+        return (y - f) ** 2
 
     def log_likelihood(self, loss, constant, rows, scale):
         return -rows / 2 * (np.log(2 * np.pi * 2 * loss / rows) + 1)

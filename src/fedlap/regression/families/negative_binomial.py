@@ -1,7 +1,7 @@
 """Counts that vary more than Poisson's: negative binomial regression, its dispersion estimated."""
 
 import numpy as np
-from scipy.special import gammaln, polygamma, psi
+from scipy.special import gammaln, polygamma, psi, xlogy
 
 from fedlap.regression.families.base import Family
 
@@ -47,11 +47,12 @@ class NegativeBinomialFamily(Family):
     def mean(self, f):
         return np.exp(f[0])
 
-    def variance(self, mean):
-        raise NotImplementedError("it needs α; nothing asks for it")
+    def variance(self, f):
+        return np.exp(f[0]) + np.exp(2 * f[0] + f[1])
 
-    def deviance(self, y, mean):
-        raise NotImplementedError("as the variance")
+    def deviance(self, y, f):
+        mean, r = np.exp(f[0]), np.exp(-f[1])
+        return 2 * (xlogy(y, y / mean) - (y + r) * np.log((y + r) / (mean + r)))
 
     def constant(self, y, trials):
         return -gammaln(y + 1)

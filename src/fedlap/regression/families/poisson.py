@@ -30,11 +30,11 @@ class PoissonFamily(Family):
     def mean(self, f):
         return np.exp(f)
 
-    def variance(self, mean):
-        return mean
+    def variance(self, f):
+        return np.exp(f)
 
-    def deviance(self, y, mean):
-        return 2 * (xlogy(y, y) - xlogy(y, mean) - (y - mean))
+    def deviance(self, y, f):
+        return 2 * (self.loss(y, f) + xlogy(y, y) - y)
 
     def constant(self, y, trials):
         return -gammaln(y + 1)
