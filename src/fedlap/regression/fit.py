@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from scipy import stats
@@ -14,6 +14,7 @@ from fedlap.errors import ConfigError
 from fedlap.regression import meta
 from fedlap.regression.federation import Regression
 from fedlap.regression.rounds import Optimum, solve
+from fedlap.regression.summary import Summary, label
 from fedlap.regression.tables import Index, frame, series
 
 if TYPE_CHECKING:
@@ -265,8 +266,31 @@ class SitesFit:
 
     # On paper ---------------------------------------------------------------------------------------------------------
 
-    def summary(self) -> "Any":
-        """The table of coefficients, with what it was fitted to and how; print it."""
-        from fedlap.regression.summary import Summary
+    @property
+    def title(self) -> str:
+        """What was fitted."""
+        raise NotImplementedError
 
+    def head(self) -> list[tuple[str, str]]:
+        """What stands above the table of coefficients, as pairs of a name and a value."""
+        rows = self.regression.rows
+        sites = ", ".join(f"{name} {count:,.0f}" for name, count in rows.items())
+        decrement = self.optimum.rounds[-1].decrement
+        proof = f"Newton's decrement {decrement:.1e}" if self.converged else f"NOT CONVERGED, decrement {decrement:.1e}"
+        return [
+            ("sites, rows", sites if len(rows) <= 6 else f"{len(rows)} sites, {self.nobs:,.0f} rows"),
+            ("log-likelihood", f"{self.llf:.4f}"),
+            ("AIC, BIC", f"{self.aic:.2f}, {self.bic:.2f}"),
+            ("rounds", f"{self.rounds}, {proof}"),
+            ("covariance", self.covariance_kind),
+        ]
+
+    def notes(self) -> list[str]:
+        """What stands below it."""
+        mixed = self.heterogeneity
+        doubtful = [label(name) for name, p in zip(self.index, mixed["p"], strict=True) if p < 0.05]
+        return [f"Sites differ by more than chance (Q, p < 0.05): {', '.join(doubtful)}"] if doubtful else []
+
+    def summary(self) -> Summary:
+        """The table of coefficients, with what it was fitted to and how; print it."""
         return Summary.of(self)

@@ -117,6 +117,15 @@ class GlmFit(SitesFit):
         low, high = self._interval(0.05)
         return frame(np.exp(np.stack([self._values, low, high], 1)), self.index, [self.family.ratio, "lower", "upper"])
 
+    @property
+    def title(self) -> str:
+        name = type(self.family).__name__.removesuffix("Family")
+        return f"{self.agreement.formula}    ({name}, {self.family.link} link)"
+
+    def head(self) -> list[tuple[str, str]]:
+        scale = [("scale", f"{self.scale:.6g}")] if self.family.has_scale else []
+        return [*super().head(), ("deviance", f"{self.deviance:.4f}, null {self.null_deviance:.4f}"), *scale]
+
     def predict(self, new: Any, interval: float | None = None) -> Any:
         """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely."""
         rows = self.agreement.matrix(new, outcome=False)
