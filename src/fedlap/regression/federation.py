@@ -8,7 +8,7 @@ import numpy as np
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression.objective import Expansion, Loss, Objective
-from fedlap.regression.rounds import Belief, Broadcast, Factor, FlatError, Optimum, maximise, no_prior, solve
+from fedlap.regression.rounds import Belief, Broadcast, Factor, FlatError, Optimum, maximise, no_prior, solve, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Regression:
 
     def continued(self, w: np.ndarray, known: Mapping[str, Factor]) -> Optimum:
         """The optimum, from weights and factors that another regression of the same sites has ended with."""
-        return self.optimum(Broadcast(w, self.prior.precision + sum(factor.V for factor in known.values())), known)
+        return self.optimum(Broadcast(w, self.prior.precision + total(factor.V for factor in known.values())), known)
 
     def subset(self, names: Sequence[str]) -> "Regression":
         """The same with some of the sites."""

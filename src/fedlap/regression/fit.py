@@ -13,7 +13,7 @@ from scipy import stats
 from fedlap.errors import ConfigError
 from fedlap.regression import meta
 from fedlap.regression.federation import Regression
-from fedlap.regression.rounds import Optimum, solve
+from fedlap.regression.rounds import Optimum, solve, total
 from fedlap.regression.summary import Summary, label
 from fedlap.regression.tables import Index, frame, series
 
@@ -211,7 +211,7 @@ class SitesFit:
         """
         back = self.regression.back
         if kind == "rows":
-            middle = sum(objective.meat(self.optimum.w) for objective in self.regression.sites.values())
+            middle = total(objective.meat(self.optimum.w) for objective in self.regression.sites.values())
         elif kind == "sites":
             scores, groups = np.stack(list(self.optimum.scores.values())), len(self.optimum.scores)
             if groups < 2:
@@ -259,8 +259,8 @@ class SitesFit:
             return 0.0
         null, factors = self._null, [self.optimum.factors[name] for name in members]
         weak = np.eye(len(null.w)) / 2.5**2
-        S = weak + sum(factor.V for factor in factors)
-        w = null.w + solve(S, sum(factor.v - factor.V @ null.w for factor in factors))
+        S = weak + total(factor.V for factor in factors)
+        w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors))
         losses = [objective.loss(w) for objective in self.regression.sites.values()]
         return (sum(null.losses.values()) - sum(losses)) / self.dispersion
 

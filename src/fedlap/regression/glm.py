@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from scipy import stats
@@ -18,7 +18,7 @@ from fedlap.regression.federation import Regression
 from fedlap.regression.fit import SitesFit
 from fedlap.regression.objective import LinearObjective
 from fedlap.regression.prior import EvidencePrior, NormalPrior, Prior, as_prior, evidence
-from fedlap.regression.rounds import Belief, Optimum, no_prior
+from fedlap.regression.rounds import Belief, Optimum, no_prior, total
 from fedlap.regression.tables import frame
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Closing(NamedTuple):
         """The sums of one site."""
         f, family = objective.predict(w), objective.family
         pearson = np.nan
-        if family.predictors - family.shapes == 1:
+        if not family.unordered:
             pearson = float(objective.weights @ ((objective.y - family.mean(f)) ** 2 / family.variance(f)))
         deviance = float(objective.weights @ family.deviance(objective.y, f))
         return Closing(pearson, deviance, objective.information(w) if not family.shapes else np.zeros(0))
@@ -58,8 +58,7 @@ class GlmFit(SitesFit):
 
     @cached_property
     def _closing(self) -> Closing:
-        parts = [Closing.of(objective, self.optimum.w) for objective in self.regression.sites.values()]
-        return Closing(*(sum(column) for column in zip(*parts, strict=True)))
+        return _closing(self.regression, self.optimum.w)
 
     @property
     def dispersion(self) -> float:
@@ -101,8 +100,7 @@ class GlmFit(SitesFit):
     @property
     def null_deviance(self) -> float:
         """The deviance of the model with nothing but its intercepts."""
-        parts = [Closing.of(objective, self._null.w).deviance for objective in self.regression.sites.values()]
-        return sum(parts) * self.unit**2
+        return _closing(self.regression, self._null.w).deviance * self.unit**2
 
     @property
     def pearson_chi2(self) -> float:
@@ -134,7 +132,7 @@ class GlmFit(SitesFit):
         f = rows.x @ self._values[:own].reshape(predictors, columns).T
         f[:, 0] += rows.offset
         index = rows.positions
-        if predictors > 1:
+        if self.family.unordered:
             if interval is not None:
                 raise ConfigError("an interval of several probabilities at once is not to be had; leave it out")
             return frame(self.family.mean(f.T).T, index, self.agreement.levels)
@@ -188,7 +186,7 @@ def glm(
 def fit_rows(family: Family, agreement: Agreement, rows: Mapping[str, Rows], prior: Prior) -> GlmFit:
     """Fit a family to the designs of sites."""
     counts = {name: part.weights * part.trials for name, part in rows.items()}
-    total = standard.pooled(standard.moments(part.x, counts[name]) for name, part in rows.items())
+    pooled = standard.pooled(standard.moments(part.x, counts[name]) for name, part in rows.items())
     size, predictors = len(agreement.names), family.predictors - family.shapes
     nobs = {name: float(part.weights.sum()) for name, part in rows.items()}
     if sum(len(part.y) for part in rows.values()) < predictors * size + family.shapes:
@@ -196,7 +194,7 @@ def fit_rows(family: Family, agreement: Agreement, rows: Mapping[str, Rows], pri
             f"{sum(len(part.y) for part in rows.values())} complete rows at all sites together, and "
             f"{predictors * size + family.shapes} coefficients; expected more rows than coefficients"
         )
-    scale = standard.standardise(total, agreement.names)
+    scale = standard.standardise(pooled, agreement.names)
     unit = _unit(family, rows)
     objectives = {
         name: LinearObjective(
@@ -236,6 +234,17 @@ def fit_rows(family: Family, agreement: Agreement, rows: Mapping[str, Rows], pri
     return fit
 
 
+def _closing(regression: Regression, w: np.ndarray) -> Closing:
+    """The closing sums of all sites."""
+    sites = cast("Mapping[str, LinearObjective]", regression.sites)
+    parts = [Closing.of(objective, w) for objective in sites.values()]
+    return Closing(
+        sum(part.pearson for part in parts),
+        sum(part.deviance for part in parts),
+        total(part.information for part in parts),
+    )
+
+
 def _fixed_point(regression: Regression, prior: Prior, family: Family) -> tuple[Regression, Optimum]:
     """The optimum; with a prior and a dispersion, or a prior to be chosen, that at which these do not change."""
     if prior is None:
@@ -254,11 +263,11 @@ def _fixed_point(regression: Regression, prior: Prior, family: Family) -> tuple[
         rounds += optimum.rounds
         before = dispersion, chosen
         if family.has_scale:
-            parts = [Closing.of(objective, optimum.w).pearson for objective in regression.sites.values()]
-            dispersion = sum(parts) / (sum(regression.rows.values()) - len(penalised))
+            pearson = _closing(regression, optimum.w).pearson
+            dispersion = pearson / (sum(regression.rows.values()) - len(penalised))
         if isinstance(prior, EvidencePrior):
-            data = sum(factor.V for factor in optimum.factors.values()) / dispersion
-            aim = sum(factor.v for factor in optimum.factors.values()) / dispersion
+            data = total(factor.V for factor in optimum.factors.values()) / dispersion
+            aim = total(factor.v for factor in optimum.factors.values()) / dispersion
             chosen = evidence(optimum.w, data, aim, penalised, chosen)
         if np.allclose(before, (dispersion, chosen), rtol=UNIT, atol=0):
             break
@@ -270,10 +279,10 @@ def _unit(family: Family, rows: Mapping[str, Rows]) -> float:
     """What an outcome without a scale of its own is divided by: its standard deviation over all sites."""
     if family.link != "identity":
         return 1.0
-    total = standard.pooled(standard.moments(part.y[:, None], part.weights) for part in rows.values())
-    spread = float(np.sqrt(total.products[0, 0] / total.rows))
-    if spread <= standard.CONSTANT * abs(total.mean[0]):
-        raise DataError(f"the outcome is {total.mean[0]:g} in every row of every site; there is nothing to explain")
+    pooled = standard.pooled(standard.moments(part.y[:, None], part.weights) for part in rows.values())
+    spread = float(np.sqrt(pooled.products[0, 0] / pooled.rows))
+    if spread <= standard.CONSTANT * abs(pooled.mean[0]):
+        raise DataError(f"the outcome is {pooled.mean[0]:g} in every row of every site; there is nothing to explain")
     return spread
 
 
@@ -292,6 +301,6 @@ def _parameters(w: np.ndarray, one: np.ndarray, predictors: int, shapes: int) ->
 
 
 def _names(agreement: Agreement, family: Family) -> list[Any]:
-    if family.predictors - family.shapes > 1:
+    if family.unordered:
         return [(level, name) for level in agreement.levels[1:] for name in agreement.names]
     return [*agreement.names, *(["alpha"] if family.shapes else [])]

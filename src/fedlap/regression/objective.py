@@ -63,7 +63,7 @@ class LinearObjective:
         f[0] += self.offset
         if len(shapes):
             f = np.concatenate([f, np.broadcast_to(shapes[:, None], (len(shapes), len(self.y)))])
-        return f if self.family.predictors > 1 else f[0]
+        return f if self.family.several else f[0]
 
     def expand(self, w: np.ndarray) -> Expansion:
         with np.errstate(over="ignore", invalid="ignore"):

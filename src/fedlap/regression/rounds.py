@@ -8,7 +8,7 @@ Sites also say their true loss and score at w_g: the run has converged when Newt
 nothing, and steps back where the pooled loss did not fall.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -165,8 +165,8 @@ def maximise(
             careful = True
             continue
         factors = {name: each.factor for name, each in answers.items()}
-        score = sum(each.score for each in answers.values()) + prior.precision @ (g.w - prior.mean)
-        S = prior.precision + sum(t.V for t in factors.values())
+        score = total(each.score for each in answers.values()) + prior.precision @ (g.w - prior.mean)
+        S = prior.precision + total(t.V for t in factors.values())
         convex = _is_convex(S, g.w)
         decrement = float(np.sqrt(max(score @ solve(S, score), 0)))
         rounds.append(Round(loss, decrement))
@@ -177,7 +177,7 @@ def maximise(
         best, best_loss, accepted = g.w, loss, factors
         newton = g.w - solve(S, score)  # downhill, whatever the sites have searched for
         careful = careful or not convex
-        aim = prior.precision @ prior.mean + sum(t.v for t in factors.values())
+        aim = prior.precision @ prior.mean + total(t.v for t in factors.values())
         g = Broadcast(newton if careful else g.w + solve(S, aim - S @ g.w), S, search=not careful)
 
 
@@ -200,6 +200,11 @@ def _is_convex(S: np.ndarray, w: np.ndarray) -> bool:
     if not abs(values[flattest]) > FLAT:
         raise FlatError(vectors[:, flattest], w)
     return bool(values[0] > 0)
+
+
+def total(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of what sites have sent."""
+    return np.sum(list(parts), axis=0)
 
 
 def solve(S: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -17,16 +17,22 @@ class Family:
     link: ClassVar[str]
     ratio: ClassVar[str] = ""  # what e to the power of a coefficient is, if that has a name
     shapes: ClassVar[int] = 0
+    unordered: ClassVar[bool] = False  # an outcome of several levels, with a predictor for each but the first
     has_scale: ClassVar[bool] = False  # a dispersion, estimated from Pearson residuals
 
     def __init__(self, levels: int = 2) -> None:
         self.predictors = 1
 
+    @property
+    def several(self) -> bool:
+        """Whether f has a first axis of predictors."""
+        return self.unordered or self.shapes > 0
+
     def check(self, y: np.ndarray) -> np.ndarray:
         """Where an outcome is one that the family cannot have, a truth value a row."""
         raise NotImplementedError
 
-    expected: ClassVar[str]  # of an outcome, for the message
+    expected: str  # of an outcome, for the message
 
     def checked(self, y: np.ndarray, site: str) -> np.ndarray:
         """The outcomes, if the family can have them all."""

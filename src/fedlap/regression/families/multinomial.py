@@ -15,6 +15,7 @@ class MultinomialFamily(Family):
 
     link = "softmax"
     ratio = "odds ratio"
+    unordered = True
 
     def __init__(self, levels: int = 2) -> None:
         self.predictors = levels - 1
