@@ -8,7 +8,19 @@ import numpy as np
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression.objective import Expansion, Loss, Objective
-from fedlap.regression.rounds import Belief, Broadcast, Factor, FlatError, Optimum, maximise, no_prior, solve, total
+from fedlap.regression.rounds import (
+    Ask,
+    Belief,
+    Broadcast,
+    Factor,
+    FlatError,
+    Optimum,
+    in_turn,
+    maximise,
+    no_prior,
+    solve,
+    total,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +34,12 @@ class Regression:
     prior: Belief
     null: np.ndarray  # which weights the null model has, a truth value each
     rows: Mapping[str, float]
+    ask: Ask = in_turn  # how the sites are asked
 
     def optimum(self, begin: Broadcast | None = None, known: Mapping | None = None) -> Optimum:
         """The optimum of the pooled loss; an error that names the columns if there is none."""
         try:
-            return maximise(self.sites, self.prior, begin, known)
+            return maximise(self.sites, self.prior, begin, known, self.ask)
         except FlatError as flat:
             part = np.abs(flat.direction)
             named = [str(self.names[j]) for j in map(int, np.flatnonzero(part > 0.1 * part.max()))]

@@ -8,7 +8,7 @@ Sites also say their true loss and score at w_g: the run has converged when Newt
 nothing, and steps back where the pooled loss did not fall.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -135,11 +135,20 @@ def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[
 # The server ----------------------------------------------------------------------------------------------------------
 
 
+Ask = Callable[[Mapping[str, Loss], Broadcast, Mapping[str, Factor]], dict[str, Answer]]
+
+
+def in_turn(sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, Factor]) -> dict[str, Answer]:
+    """The answers of sites in this process; `factors` are what the server has of them, and each remembers its own."""
+    return {name: answer(loss, g, factors[name]) for name, loss in sites.items()}
+
+
 def maximise(
     sites: Mapping[str, Loss],
     prior: Belief,
     begin: Broadcast | None = None,
     known: Mapping[str, Factor] | None = None,
+    ask: Ask = in_turn,
 ) -> Optimum:
     """
     S_g ← P_0 + Σ_k V_k,        w_g ← S_g⁻¹ (P_0 m_0 + Σ_k v_k)
@@ -153,7 +162,7 @@ def maximise(
     rounds: list[Round] = []
     best, best_loss, newton, careful = g.w, np.inf, g.w, False
     while True:
-        answers = {name: answer(objective, g, accepted[name]) for name, objective in sites.items()}
+        answers = ask(sites, g, accepted)
         loss = sum(each.loss for each in answers.values()) + prior.loss(g.w)
         if not loss <= best_loss + 1e-12 * abs(best_loss) + 1e-12:
             if len(rounds) == LIMIT:
