@@ -201,8 +201,8 @@ def test_a_step_that_overflows_is_taken_back():
     ],
 )
 def test_an_outcome_that_a_family_cannot_have_is_named(name, wrong, said):
-    with pytest.raises(DataError, match=rf"north, row 1: the outcome is .*{said}"):
-        family(name, LEVELS).checked(np.array([1.0, wrong]), "north")
+    with pytest.raises(DataError, match=rf"north, row 7: the outcome is .*{said}"):
+        family(name, LEVELS).checked(np.array([1.0, wrong]), "north", np.array([3, 7]))
 
 
 def test_a_family_that_is_not_there():

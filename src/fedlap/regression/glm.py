@@ -11,7 +11,7 @@ from scipy import stats
 from fedlap.checks import known_keywords
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import standard
-from fedlap.regression.design import Agreement, Rows, designs
+from fedlap.regression.design import Design, SiteRows, designs
 from fedlap.regression.families import family as family_of
 from fedlap.regression.families.base import Family
 from fedlap.regression.federation import Regression
@@ -50,7 +50,7 @@ class GlmFit(SitesFit):
     """A generalised linear model, fitted over sites."""
 
     family: Family
-    agreement: Agreement
+    design: Design
     constants: Mapping[str, float]  # of the log-likelihood, by site
     unit: float  # of the outcome: what it was divided by
     prior: Prior
@@ -118,7 +118,7 @@ class GlmFit(SitesFit):
     @property
     def title(self) -> str:
         name = type(self.family).__name__.removesuffix("Family")
-        return f"{self.agreement.formula}    ({name}, {self.family.link} link)"
+        return f"{self.design.formula}    ({name}, {self.family.link} link)"
 
     def head(self) -> list[tuple[str, str]]:
         scale = [("scale", f"{self.scale:.6g}")] if self.family.has_scale else []
@@ -126,16 +126,16 @@ class GlmFit(SitesFit):
 
     def predict(self, new: Any, interval: float | None = None) -> Any:
         """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely."""
-        rows = self.agreement.matrix(new, outcome=False)
+        rows = self.design.matrix(new, outcome=False, where="the new rows")
         predictors, columns = self.family.predictors - self.family.shapes, rows.x.shape[1]
         own = predictors * columns
         f = rows.x @ self._values[:own].reshape(predictors, columns).T
-        f[:, 0] += rows.offset
-        index = rows.positions
+        f[:, 0] += 0 if rows.offset is None else rows.offset
+        index = rows.kept
         if self.family.unordered:
             if interval is not None:
                 raise ConfigError("an interval of several probabilities at once is not to be had; leave it out")
-            return frame(self.family.mean(f.T).T, index, self.agreement.levels)
+            return frame(self.family.mean(f.T).T, index, self.design.classes)
         shapes = np.broadcast_to(self.optimum.w[own:, None], (self.family.shapes, len(f)))
         mean = lambda f: self.family.mean(np.concatenate([f[None], shapes]) if len(shapes) else f)
         columns_of = {"mean": mean(f[:, 0])}
@@ -169,47 +169,77 @@ def glm(
     offset) and `trials` (of a proportion) name columns; `success` is the value of a binomial outcome that counts.
     """
     wanted = as_prior(prior)
-    agreement, rows = designs(
+    kind = family_of(family)
+    outcome = "classes" if kind.unordered else "binary" if kind.link == "logit" and trials is None else "number"
+    if trials is not None and kind.link != "logit":
+        raise ConfigError(f"trials is {trials!r}, and the family {family}; only a binomial outcome has trials")
+    design, rows = designs(
         formula,
         sites,
         site=site,
-        family=family,
         weights=weights,
         offset=offset,
         exposure=exposure,
         trials=trials,
         success=success,
+        outcome=outcome,
     )
-    return fit_rows(family_of(family, len(agreement.levels)), agreement, rows, wanted)
+    return fit_rows(family_of(family, len(design.classes)), design, rows, wanted)
 
 
-def fit_rows(family: Family, agreement: Agreement, rows: Mapping[str, Rows], prior: Prior) -> GlmFit:
-    """Fit a family to the designs of sites."""
-    counts = {name: part.weights * part.trials for name, part in rows.items()}
-    pooled = standard.pooled(standard.moments(part.x, counts[name]) for name, part in rows.items())
-    size, predictors = len(agreement.names), family.predictors - family.shapes
-    nobs = {name: float(part.weights.sum()) for name, part in rows.items()}
-    if sum(len(part.y) for part in rows.values()) < predictors * size + family.shapes:
+class Outcomes(NamedTuple):
+    """The rows of a site as a family takes them."""
+
+    x: np.ndarray
+    y: np.ndarray  # of trials, the share that was a success
+    weights: np.ndarray  # how often a row counts
+    trials: np.ndarray
+    offset: np.ndarray
+
+    @staticmethod
+    def of(rows: SiteRows, family: Family, site: str) -> "Outcomes":
+        """The rows of a design; whatever was not said is one, or for an offset nothing."""
+        if rows.y is None:
+            raise ConfigError("the formula has no left side; expected the outcome, as in 'outcome ~ age'")
+        ones = np.ones(len(rows.y))
+        trials = ones if rows.trials is None else rows.trials
+        y = family.checked(rows.y / trials, f"site {site!r}", rows.kept)
+        return Outcomes(
+            rows.x,
+            y,
+            ones if rows.weights is None else rows.weights,
+            trials,
+            0 * ones if rows.offset is None else rows.offset,
+        )
+
+
+def fit_rows(family: Family, design: Design, rows: Mapping[str, SiteRows], prior: Prior) -> GlmFit:
+    """Fit a family to the rows of sites; their columns are standardised in place."""
+    parts = {name: Outcomes.of(each, family, name) for name, each in rows.items()}
+    counts = {name: part.weights * part.trials for name, part in parts.items()}
+    pooled = standard.pooled(standard.moments(part.x, counts[name]) for name, part in parts.items())
+    size, predictors = len(design.names), family.predictors - family.shapes
+    nobs = {name: float(part.weights.sum()) for name, part in parts.items()}
+    complete, wanted = sum(len(part.y) for part in parts.values()), predictors * size + family.shapes
+    if complete < wanted + family.has_scale:
         raise DataError(
-            f"{sum(len(part.y) for part in rows.values())} complete rows at all sites together, and "
-            f"{predictors * size + family.shapes} coefficients; expected more rows than coefficients"
+            f"{complete} complete rows at all sites together, and {wanted} coefficients; "
+            "expected more rows than coefficients"
         )
-    scale = standard.standardise(pooled, agreement.names)
-    unit = _unit(family, rows)
+    scale = standard.standardise(pooled, design.names)
+    unit = _unit(family, parts)
     objectives = {
-        name: LinearObjective(
-            family, scale.apply(part.x), family.checked(part.y, name) / unit, counts[name], part.offset / unit
-        )
-        for name, part in rows.items()
+        name: LinearObjective(family, scale.apply(part.x), part.y / unit, counts[name], part.offset / unit)
+        for name, part in parts.items()
     }
-    constants = {name: float(part.weights @ family.constant(part.y, part.trials)) for name, part in rows.items()}
+    constants = {name: float(part.weights @ family.constant(part.y, part.trials)) for name, part in parts.items()}
     one = unit * scale.back
     null = np.zeros(size, bool)
     if scale.intercept is not None:
         null[scale.intercept] = True
     regression = Regression(
         sites=objectives,
-        names=_names(agreement, family),
+        names=_names(design, family),
         back=_blocks(one, predictors, family.shapes),
         parameters=lambda w: _parameters(w, one, predictors, family.shapes),
         prior=no_prior(predictors * size + family.shapes),
@@ -221,7 +251,7 @@ def fit_rows(family: Family, agreement: Agreement, rows: Mapping[str, Rows], pri
         regression=fitted[0],
         optimum=fitted[1],
         family=family,
-        agreement=agreement,
+        design=design,
         constants=constants,
         unit=unit,
         prior=prior,
@@ -275,11 +305,11 @@ def _fixed_point(regression: Regression, prior: Prior, family: Family) -> tuple[
     return regression, optimum._replace(rounds=rounds)
 
 
-def _unit(family: Family, rows: Mapping[str, Rows]) -> float:
+def _unit(family: Family, parts: Mapping[str, Outcomes]) -> float:
     """What an outcome without a scale of its own is divided by: its standard deviation over all sites."""
     if family.link != "identity":
         return 1.0
-    pooled = standard.pooled(standard.moments(part.y[:, None], part.weights) for part in rows.values())
+    pooled = standard.pooled(standard.moments(part.y[:, None], part.weights) for part in parts.values())
     spread = float(np.sqrt(pooled.products[0, 0] / pooled.rows))
     if spread <= standard.CONSTANT * abs(pooled.mean[0]):
         raise DataError(f"the outcome is {pooled.mean[0]:g} in every row of every site; there is nothing to explain")
@@ -300,7 +330,7 @@ def _parameters(w: np.ndarray, one: np.ndarray, predictors: int, shapes: int) ->
     return np.concatenate([(own @ one.T).ravel(), np.exp(w[predictors * len(one) :])])
 
 
-def _names(agreement: Agreement, family: Family) -> list[Any]:
+def _names(design: Design, family: Family) -> list[Any]:
     if family.unordered:
-        return [(level, name) for level in agreement.levels[1:] for name in agreement.names]
-    return [*agreement.names, *(["alpha"] if family.shapes else [])]
+        return [(level, name) for level in design.classes[1:] for name in design.names]
+    return [*design.names, *(["alpha"] if family.shapes else [])]
