@@ -65,8 +65,11 @@ def pooled(parts: Iterable[Moments]) -> Moments:
     return Moments(rows, mean, products)
 
 
-def standardise(total: Moments, names: Sequence[str]) -> Scale:
-    """The scale of all rows; an error that names the columns if some say nothing that the others do not."""
+def standardise(total: Moments, names: Sequence[str], centred: bool = False) -> Scale:
+    """The scale of all rows; an error that names the columns if some say nothing that the others do not.
+
+    Columns are centred if there is a column of ones to make up for it, or `centred` says that the loss does not care.
+    """
     size = len(names)
     spread = np.sqrt(np.diag(total.products) / total.rows)
     constant = spread <= CONSTANT * np.abs(total.mean)
@@ -77,13 +80,13 @@ def standardise(total: Moments, names: Sequence[str]) -> Scale:
             same = f"is {total.mean[j]:g} in every row of every site"
             beside = "" if intercept is None else f", as good as {names[intercept]}"
             raise DataError(f"column {names[j]} {same}{beside}; leave it out of the formula")
-    if intercept is None:
+    if intercept is None and not centred:
         shift = np.zeros(size)
         squares = total.products + total.rows * np.outer(total.mean, total.mean)
     else:
-        shift = np.where(np.arange(size) == intercept, 0, total.mean)
-        squares = total.products.copy()
-        squares[intercept, intercept] = total.rows
+        shift, squares = total.mean.copy(), total.products.copy()
+        if intercept is not None:
+            shift[intercept], squares[intercept, intercept] = 0, total.rows
     spread = np.sqrt(np.diag(squares) / total.rows)
     values, vectors = np.linalg.eigh(squares / total.rows / np.outer(spread, spread))
     if values[0] < DEPENDENT * values[-1]:
