@@ -80,15 +80,11 @@ def parse(formula: str) -> Parsed:
     for factor in _factors(right):
         right_reader.read(factor)
     if left_reader.functions & {"C", "poly", *MOMENTS, *SPLINES}:
-        _refuse(
-            formula, 0, "its left side has a function that looks at all rows; expected a column, or a function of it"
-        )
+        _refuse(formula, 0, "its left side looks at all rows; expected a column, or a function of single rows")
     functions = left_reader.functions | right_reader.functions
     for name in {**left_reader.needs, **right_reader.needs}:
         if name in functions:
-            _refuse(
-                formula, formula.find(name), f"{name!r} is a column and a function; expected another name of the column"
-            )
+            _refuse(formula, formula.find(name), f"{name!r} is a column and a function; expected two names")
     return Parsed(formula, left, right, left_reader.column, left_reader.needs, right_reader.needs)
 
 

@@ -33,9 +33,8 @@ class Roles:
         if self.outcome not in OUTCOMES:
             raise unknown("outcome", self.outcome, OUTCOMES)
         if (self.duration is None) != (self.event is None):
-            raise ConfigError(
-                f"{'event' if self.event is None else 'duration'} is missing; expected duration and event"
-            )
+            lacking = "event" if self.event is None else "duration"
+            raise ConfigError(f"{lacking} is not given; expected duration and event, or neither")
         if self.success is not None and not (isinstance(self.success, (str, bool)) or is_number(self.success)):
             raise ConfigError(f"success is {self.success!r}; expected one value of the outcome")
         if self.success is not None and (self.trials is not None or self.outcome == "classes"):
@@ -71,12 +70,7 @@ def check_success(name: str, variable: Mapping[str, Any], roles: Roles) -> None:
     """Raise a ConfigError for a binary outcome of which it is not known what a success is."""
     levels = variable["levels"]
     if roles.success is not None:
-        same = [
-            level
-            for level in levels
-            if level == roles.success and isinstance(level, str) == isinstance(roles.success, str)
-        ]
-        if not same:
+        if roles.success not in levels:
             near = nearest(str(roles.success), [str(level) for level in levels])
             hint = f"; did you mean {near!r}?" if near and isinstance(levels[0], str) else ""
             raise ConfigError(f"success is {roles.success!r}; expected a value of {name!r}: {listing(levels)}{hint}")
