@@ -100,6 +100,15 @@ def test_the_knots_of_one_site_are_its_quantiles():
     np.testing.assert_array_equal(rows["all"].x, model_matrix("outcome ~ bs(age, df=4)", COHORT).rhs.to_numpy(float))
 
 
+def test_a_large_site_has_more_to_say_about_knots():
+    rng = np.random.default_rng(1)
+    ages = {"large": rng.uniform(0, 10, 900), "small": rng.uniform(50, 60, 100)}
+    design, _ = designs("age ~ bs(age, df=4)", {name: {"age": values} for name, values in ages.items()})
+    (state,) = design._spec.transform_state.values()
+    (median,) = set(state["knots"]) - {min(state["knots"]), max(state["knots"])}
+    assert abs(median - np.median(np.concatenate(list(ages.values())))) < 0.1
+
+
 def test_orthogonal_polynomials_span_what_the_pooled_ones_span():
     _, rows = designs("outcome ~ poly(age, 3)", SITES)
     wanted = model_matrix("outcome ~ poly(age, 3)", COHORT).rhs.to_numpy(float)

@@ -1,6 +1,7 @@
 """What designs over sites refuse, and how they say so."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -110,7 +111,12 @@ def test_what_formulaic_refuses_is_an_error_of_the_formula():
     refused(ConfigError, "the formula cannot be used: ", "outcome ~ C(drug, contr.treatment(base='z'))")
     refused(ConfigError, "the formula cannot be used: ", "outcome ~ bs(age, df=2)")
     refused(ConfigError, "the formula cannot be used: ", "outcome ~ I(20 < age < 30)")
-    refused(ConfigError, "categories outside of the nominated levels", "outcome ~ C(drug, levels=['a', 'b'])")
+
+
+def test_a_level_that_the_formula_leaves_out_is_an_error_where_warnings_are_not_read():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        refused(ConfigError, "categories outside of the nominated levels", "outcome ~ C(drug, levels=['a', 'b'])")
 
 
 def test_an_unknown_column():
@@ -127,6 +133,22 @@ def test_an_unknown_column():
 def test_a_text_among_numbers(value):
     message = f"site 'north', row 4: column 'age' is {value!r}; expected a number in every row, or nothing"
     refused(DataError, message, frames=changed("north", "age", 4, value))
+
+
+def test_lists_are_not_made_text():
+    """As NumPy makes them that meets a number beside a text."""
+    message = "site 'a', row 1: column 'age' is 'n/a'; expected a number in every row, or nothing"
+    frames = {"a": {"outcome": [1, 2, 3], "age": [40.5, "n/a", 30]}}
+    refused(DataError, message, frames=frames)
+    refused(
+        DataError,
+        "row 0: column 'age' is [1]; expected a number",
+        frames={"a": {**frames["a"], "age": [[1], [2, 3], []]}},
+    )
+    refused(DataError, "row 1: column 'age' is 'n/a'", frames={**frames["a"], "h": ["x", "x", "y"]}, site="h")
+    gaps = {"a": {"outcome": [1, None, 3, 4], "sex": ["male", "female", float("nan"), "female"]}}
+    design, rows = designs("outcome ~ sex", gaps)
+    assert design.names == ("Intercept", "sex[T.male]") and rows["a"].kept.tolist() == [0, 3]
 
 
 @pytest.mark.parametrize("value", ["12,5", "n/a"])
@@ -224,8 +246,8 @@ def test_what_is_computed_is_finite():
 
 
 def test_binary_outcomes_say_what_a_success_is():
-    values = "has the values 'female', 'male'; expected 0 and 1, or truth values. Say which one counts as 1, as success='male'"
-    refused(ConfigError, values, "sex ~ age", outcome="binary")
+    refused(ConfigError, "has the values 'female', 'male'; expected 0 and 1", "sex ~ age", outcome="binary")
+    refused(ConfigError, "Say which one counts as 1, as success='male' does", "sex ~ age", outcome="binary")
     refused(ConfigError, "has the values 1, 2, 3, 4; expected 0 and 1", "stage ~ age", outcome="binary")
     refused(
         ConfigError,

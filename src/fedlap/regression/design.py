@@ -18,7 +18,17 @@ from fedlap.data.validation import listing
 from fedlap.errors import ConfigError, DataError, nearest, unknown
 from fedlap.regression.formulas import CLASSES, MOMENTS, NUMBER, Parsed, argument, call_of, identifier, library, parse
 from fedlap.regression.roles import NONE, Roles, check_no_text, check_rows, check_success
-from fedlap.regression.variables import Values, conform, describe, merge, pooled_moments, read, row_count, template
+from fedlap.regression.variables import (
+    Values,
+    array_of,
+    conform,
+    describe,
+    merge,
+    pooled_moments,
+    read,
+    row_count,
+    template,
+)
 
 __all__ = ["Design", "Roles", "SiteRows", "agree", "describe", "designs", "divide", "variables"]
 
@@ -228,7 +238,7 @@ def divide(frame: Any, site: str) -> dict[str, dict[Any, np.ndarray]]:
     values = column.values
     if column.kind == "number" and (values == np.floor(values)).all():
         values = values.astype(np.int64)
-    arrays = {name: np.asarray(frame[name]) for name in names}
+    arrays = {name: array_of(frame, name, "the frame") for name in names}
     return {str(value): {name: array[values == value] for name, array in arrays.items()} for value in np.unique(values)}
 
 

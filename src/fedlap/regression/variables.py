@@ -57,14 +57,14 @@ def table_columns(frame: Any, where: str) -> tuple[Any, ...]:
 def row_count(frame: Any, where: str) -> int:
     """The number of a frame's rows."""
     names = table_columns(frame, where)
-    return len(_array(frame, names[0], where)) if names else 0
+    return len(array_of(frame, names[0], where)) if names else 0
 
 
 def read(frame: Any, name: str, where: str) -> Values:
     """A column of a frame, with the kind that its values have."""
     if table_columns(frame, where).count(name) > 1:
         raise DataError(f"{where}: two columns are named {name!r}; expected unique names")
-    array = _array(frame, name, where)
+    array = array_of(frame, name, where)
     if len(array) != row_count(frame, where):
         raise DataError(
             f"{where}: column {name!r} has {len(array)} rows but the first column has {row_count(frame, where)}; "
@@ -80,8 +80,10 @@ def read(frame: Any, name: str, where: str) -> Values:
     return _objects(array.astype(object), name, where)
 
 
-def _array(frame: Any, name: Any, where: str) -> np.ndarray:
-    array = np.asarray(frame[name])
+def array_of(frame: Any, name: Any, where: str) -> np.ndarray:
+    """A column as an array; a list as one of objects, where a gap or a number beside texts would become text."""
+    values = frame[name]
+    array = np.fromiter(values, object, len(values)) if isinstance(values, (list, tuple)) else np.asarray(values)
     if array.ndim != 1:
         raise DataError(f"{where}: column {name!r} has shape {array.shape}; expected one value a row")
     return array
