@@ -209,10 +209,17 @@ def test_weights_offset_exposure_and_trials():
 
 @pytest.mark.parametrize(
     ("column", "success", "values"),
-    [("ill", None, None), ("smoker", None, None), ("smoker", False, False), ("sex", "male", "male"), ("stage", 3, 3)],
+    [
+        ("ill", None, None),
+        ("smoker", None, None),
+        ("smoker", False, False),
+        ("sex", "male", "male"),
+        ("stage", np.int64(3), 3),
+    ],
 )
 def test_binary_outcomes_are_zeros_and_ones(column, success, values):
-    _, rows = designs(f"{column} ~ age", SITES, success=success, outcome="binary")
+    design, rows = designs(f"{column} ~ age", SITES, success=success, outcome="binary")
+    assert Design.from_dict(json.loads(json.dumps(design.as_dict()))) == design
     wanted = COHORT[column] if values is None else COHORT[column] == values
     np.testing.assert_array_equal(np.concatenate([each.y for each in rows.values()]), wanted.astype(float))
 

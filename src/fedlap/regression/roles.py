@@ -27,6 +27,8 @@ class Roles:
     outcome: str = "number"
 
     def __post_init__(self) -> None:
+        if isinstance(self.success, np.generic):
+            object.__setattr__(self, "success", self.success.item())
         for name, column in self.columns().items():
             if not isinstance(column, str):
                 raise ConfigError(f"{name} is {type(column).__name__}; expected the name of a column")
