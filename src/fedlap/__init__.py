@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.domains import Domain, choice, optional
     from fedlap.errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
     from fedlap.models import ExactHessian, GaussNewton, Model, acar_cnn, logistic, mlp, zenke_cnn
+    from fedlap.regression.glm import GlmFit, glm
+    from fedlap.regression.hazards import CoxFit, cox
+    from fedlap.regression.prior import normal
     from fedlap.run.grid import simulate_grid
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
@@ -47,6 +50,7 @@ __all__ = [
     "PVI",
     "Algorithm",
     "ConfigError",
+    "CoxFit",
     "DataError",
     "Diagonal",
     "DivergedError",
@@ -66,6 +70,7 @@ __all__ = [
     "FedlapError",
     "Full",
     "GaussNewton",
+    "GlmFit",
     "History",
     "Model",
     "Point",
@@ -76,12 +81,14 @@ __all__ = [
     "algorithm",
     "by_share",
     "choice",
+    "cox",
     "damping",
     "data",
     "descent",
     "dirichlet",
     "evenly",
     "fold",
+    "glm",
     "homogeneous",
     "hyper",
     "label_rate",
@@ -92,6 +99,7 @@ __all__ = [
     "mlp",
     "natural",
     "newton",
+    "normal",
     "optional",
     "simulate",
     "simulate_grid",
@@ -113,6 +121,9 @@ _HOMES = {
     "domains": "Domain choice optional",
     "errors": "ConfigError DataError DivergedError DivergedWarning FedlapError",
     "models": "ExactHessian GaussNewton Model acar_cnn logistic mlp zenke_cnn",
+    "regression.glm": "GlmFit glm",
+    "regression.hazards": "CoxFit cox",
+    "regression.prior": "normal",
     "run.grid": "simulate_grid",
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
