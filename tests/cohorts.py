@@ -48,3 +48,33 @@ KINDS = {
     "pyarrow": pa.Table.from_pandas,
     "dict": as_dictionary,
 }
+
+
+def drawn_hospitals(rng, sizes):
+    """Frames of so many rows each, with an outcome for every family."""
+    names = ["north", "south", "west", "east", "centre", "coast"]
+    return {names[k]: _drawn(rng, size) for k, size in enumerate(sizes)}
+
+
+def _drawn(rng, rows):
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(60, 10, rows),
+            "sex": rng.choice(["female", "male"], rows),
+            "smoker": rng.integers(0, 2, rows),
+            "copies": rng.integers(1, 4, rows),
+            "shift": rng.normal(size=rows) / 4,
+            "years": rng.uniform(0.5, 4, rows),
+            "treated": rng.integers(1, 9, rows),
+        }
+    )
+    risk = 0.04 * (frame["age"] - 60) + 0.5 * (frame["sex"] == "male") - 0.3 * frame["smoker"]
+    chance = 1 / (1 + np.exp(-risk))
+    frame["ill"] = (rng.random(rows) < chance).astype(int)
+    frame["pressure"] = 120 + 15 * risk + rng.normal(0, 12, rows)
+    frame["visits"] = rng.poisson(np.exp(risk))
+    frame["claims"] = rng.negative_binomial(1.5, 1.5 / (1.5 + 2 * np.exp(risk)))
+    frame["cost"] = rng.gamma(2, 900 * np.exp(risk))
+    frame["cured"] = rng.binomial(frame["treated"], chance)
+    frame["ward"] = np.where(rng.random(rows) < chance / 2, "surgery", rng.choice(["heart", "lung"], rows))
+    return frame

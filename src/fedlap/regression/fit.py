@@ -219,7 +219,7 @@ class SitesFit:
             middle = scores.T @ scores * groups / (groups - 1) * (self.nobs - 1) / self.df_resid
         else:
             raise ConfigError(f'robust({kind!r}): expected "rows" or "sites"')
-        bread = back @ solve(self.information, np.eye(len(back)))
+        bread = back @ solve(self.optimum.S, np.eye(len(back)))
         return replace(self, covariance=bread @ middle @ bread.T, covariance_kind=f"robust, {kind}")
 
     # Whose rows it comes from -----------------------------------------------------------------------------------------
