@@ -11,6 +11,7 @@ as their logarithm and the mean of the covariates, so neither covariates of larg
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -19,10 +20,10 @@ from numpy.typing import ArrayLike
 from fedlap.data import validation
 from fedlap.errors import DataError, unknown
 from fedlap.regression.objective import Expansion
+from fedlap.regression.running import running, smaller_and_equal, totals
 
 TIES = ("efron", "breslow")
 BLOCK_ROWS = 2**15  # what is [rows, P] is worked out for so many at a time
-FAN = 16  # rows that a running total takes together
 
 
 class Pairs(NamedTuple):
@@ -130,7 +131,7 @@ class Survival:
         f = self._predictor(w)
         if not np.isfinite(f).all():
             return np.inf
-        return float(sum(self._loss(f, part) for part in self._risk_sets(f, self.x[:, :0])))
+        return sum((self._loss(f, part) for part in self._risk_sets(f, self.x[:, :0])), 0.0)
 
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian."""
@@ -146,12 +147,12 @@ class Survival:
             gradient += weight @ part.mean - self.weights[rows] @ self.x[rows]
             hessian -= (weight[:, None] * part.mean).T @ part.mean
             self._put(part._replace(mean=part.mean[:, :0]), hazards)
-        expected, spared, _ = self._expected(f, hazards)
-        expected[self.event_rows] -= spared
+        expected, own, _ = self._expected(f, hazards)
+        expected[self.event_rows] -= own * hazards.spared[self._event_occasions]
         for start in range(0, len(f), BLOCK_ROWS):
             block = self.x[start : start + BLOCK_ROWS]
             hessian += (expected[start : start + BLOCK_ROWS, None] * block).T @ block
-        return Expansion(float(loss), gradient, (hessian + hessian.T) / 2)
+        return Expansion(loss, gradient, (hessian + hessian.T) / 2)
 
     def residual_scores(self, w: np.ndarray) -> np.ndarray:
         """What each row adds to the score, [n, P], rows as they were given; their sum is minus the gradient.
@@ -159,7 +160,7 @@ class Survival:
         A row's is its weight times the slope of the score in this weight, for both kinds of ties. So are lifelines'
         where no times are tied; elsewhere lifelines' depend on the order of rows.
         """
-        f = self._predictor(w)
+        f = self._finite_predictor(w)
         hazards = self._no_hazards(self.x.shape[1])
         scores = np.zeros_like(self.x)
         for part in self._risk_sets(f, self.x):
@@ -168,7 +169,7 @@ class Survival:
             mean = np.add.reduceat(part.mean, starts) / self._event_counts[part.occasions, None]
             scores[rows] = self.weights[rows, None] * (self.x[rows] - mean[here - part.occasions.start])
             self._put(part, hazards)
-        expected, spared, mean = self._expected(f, hazards)
+        expected, own, mean = self._expected(f, hazards)
         last = self._last_occasions
         for start in range(0, len(f), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
@@ -176,8 +177,8 @@ class Survival:
         for start in range(0, len(self.event_rows), BLOCK_ROWS):
             events = slice(start, start + BLOCK_ROWS)
             rows, here = self.event_rows[events], self._event_occasions[events]
-            part = spared[events] / np.where(hazards.spared[here] > 0, hazards.spared[here], 1)
-            scores[rows] += spared[events, None] * self.x[rows] - part[:, None] * hazards.spared_sum[here]
+            spared = hazards.spared[here, None] * self.x[rows] - hazards.spared_sum[here]
+            scores[rows] += own[events, None] * spared
         out = np.empty_like(scores)
         out[self.given] = scores
         return out
@@ -187,13 +188,14 @@ class Survival:
 
         lifelines' are at the mean of all rows that it was fitted to.
         """
-        f = self._predictor(w)
-        parts = list(self._risk_sets(f, self.x[:, :0]))
-        log_risk = np.concatenate([part.log_risk for part in parts])[::-1]
+        f = self._finite_predictor(w)
+        log_risk = np.zeros(len(self.occasions))
+        for part in self._risk_sets(f, self.x[:, :0]):
+            log_risk[part.occasions] = part.log_risk
         moments = self.occasions[::-1]
         stratum = self.moment_strata[moments]
         deaths = np.log(self._event_sums)[::-1]
-        log_hazard, _ = running(deaths - log_risk, np.zeros((len(moments), 0)), stratum)
+        log_hazard, _ = running(deaths - log_risk[::-1], np.zeros((len(moments), 0)), stratum)
         at = np.zeros(self.x.shape[1]) if at is None else np.asarray(at, np.float64)
         with np.errstate(over="ignore"):  # a hazard beyond all numbers is infinite, and nobody survives it
             hazard = np.exp(log_hazard + ((at - self.centres) @ w)[stratum])
@@ -204,7 +206,7 @@ class Survival:
 
         A pair is comparable if the earlier of its times is an event's; at one time, an event comes before a censoring.
         """
-        f = self._predictor(w)
+        f = self._finite_predictor(w)
         rows = len(f)
         ends = np.append(self.moment_starts, rows)
         stratum = np.repeat(self.moment_strata, np.diff(ends))
@@ -223,6 +225,14 @@ class Survival:
         """f [n], up to a number for each stratum. Equal rows have equal bits, wherever they stand."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.einsum("np,p->n", self.x, np.asarray(w, np.float64)) + self.offset
+
+    def _finite_predictor(self, w: np.ndarray) -> np.ndarray:
+        f = self._predictor(w)
+        good = np.isfinite(f)
+        if not good.all():
+            row = int(self.given[np.argmin(good)])
+            raise DataError(f"row {row}: its risk at these coefficients is no number; expected finite coefficients")
+        return f
 
     @cached_property
     def _log_weights(self) -> np.ndarray:
@@ -283,7 +293,7 @@ class Survival:
             strata = np.append(before[2], self.moment_strata[first:last])
             log, mean = running(np.append(before[0], log), np.concatenate([before[1], mean]), strata)
             before = log[-1:], mean[-1:], strata[-1:]
-            occasions = slice(*np.searchsorted(self.occasions, [first, last]).tolist())
+            occasions = slice(*(int(np.searchsorted(self.occasions, moment)) for moment in (first, last)))
             if occasions.stop > occasions.start:
                 at = self.occasions[occasions] - first + 1
                 yield self._left(occasions, log_risks, x, log[at], mean[at])
@@ -303,7 +313,7 @@ class Survival:
     def _loss(self, f: np.ndarray, part: RiskSets) -> float:
         rows = self.event_rows[part.events]
         log_left = part.log_risk[self._event_occasions[part.events] - part.occasions.start] + np.log(part.left)
-        return self._event_weights[part.events] @ log_left - self.weights[rows] @ f[rows]
+        return float(self._event_weights[part.events] @ log_left - self.weights[rows] @ f[rows])
 
     def _no_hazards(self, width: int) -> Hazards:
         count = len(self.occasions)
@@ -321,71 +331,16 @@ class Survival:
         hazards.spared_sum[here] = np.add.reduceat(spared[:, None] * part.mean, starts)
 
     def _expected(self, f: np.ndarray, hazards: Hazards) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The hazard that each row went through, what each event's row was spared, and the means of the former.
+        """How many events each row was to have, each event's part of its own risk set, and means of covariates.
 
-        The means are those of all occasions up to each, with a last one for rows that saw none.
+        The means are those of the hazard up to each occasion, with a last one for rows that saw none.
         """
         strata = self.moment_strata[self.occasions]
         log, mean = running((np.log(hazards.added) - hazards.log_risk)[::-1], hazards.added_mean[::-1], strata[::-1])
         log, mean = np.append(log[::-1], -np.inf), np.concatenate([mean[::-1], np.zeros((1, mean.shape[1]))])
         log_risks = f + self._log_weights
-        at = self._event_occasions
-        spared = np.exp(log_risks[self.event_rows] - hazards.log_risk[at]) * hazards.spared[at]
-        return np.exp(log_risks + log[self._last_occasions]), spared, mean
-
-
-# Sums whose terms are beyond the range of numbers: the logarithm of the sum, and the mean -----------------------------
-
-
-def totals(logs: np.ndarray, means: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log Σ exp(logs) and the mean, so weighted, of each stretch of rows; none is empty."""
-    top = np.maximum.reduceat(logs, starts)
-    risks = np.exp(logs - np.repeat(top, np.diff(starts, append=len(logs))))
-    sums = np.add.reduceat(risks, starts)
-    return top + np.log(sums), np.add.reduceat(risks[:, None] * means, starts) / sums[:, None]
-
-
-def running(logs: np.ndarray, means: np.ndarray, strata: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log Σ exp(logs) and the mean, so weighted, of each row and those before it in its stratum.
-
-    Strata are stretches of rows. Some rows at a time are summed by a triangle of weights, each relative to its own
-    largest; then the same is done for the last rows of these groups, which the next groups go on from.
-    """
-    rows = len(logs)
-    padding = (0, -rows % FAN)
-    means = np.pad(means, (padding, (0, 0))).reshape(-1, FAN, means.shape[1])
-    strata = np.pad(strata, padding, constant_values=-2).reshape(-1, FAN)
-    before = np.tri(FAN, dtype=bool) & (strata[:, :, None] == strata[:, None, :])
-    terms = np.where(before, np.pad(logs, padding).reshape(-1, 1, FAN), -np.inf)
-    top = terms.max(2)
-    risks = np.exp(terms - top[:, :, None])
-    sums = risks.sum(2)
-    log, mean = top + np.log(sums), risks @ means / sums[:, :, None]
-    if len(log) > 1:
-        carried, carried_mean = running(log[:, -1], mean[:, -1], strata[:, -1])
-        carried = np.where(strata[1:] == strata[:-1, -1:], carried[:-1, None], -np.inf)
-        joined = np.logaddexp(log[1:], carried)
-        mean[1:] += np.exp(carried - joined)[:, :, None] * (carried_mean[:-1, None] - mean[1:])
-        log[1:] = joined
-    return log.reshape(-1)[:rows], mean.reshape(-1, mean.shape[2])[:rows]
-
-
-def smaller_and_equal(keys: np.ndarray, bounds: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each bound, how many of the first `among` keys are smaller, and how many equal; all are whole numbers.
-
-    A wavelet matrix: from the highest bit down, keys are parted by it and keep their order otherwise, and each bound
-    follows those that agree with it so far.
-    """
-    first, last = np.zeros_like(among), among
-    smaller = np.zeros_like(among)
-    for bit in reversed(range(int(keys.max(initial=0)).bit_length())):
-        high = (keys >> bit) & 1 == 1
-        zeros = np.concatenate([[0], np.cumsum(~high)])
-        taken = (bounds >> bit) & 1 == 1
-        smaller += np.where(taken, zeros[last] - zeros[first], 0)
-        first, last = (np.where(taken, zeros[-1] + end - zeros[end], zeros[end]) for end in (first, last))
-        keys = np.concatenate([keys[~high], keys[high]])
-    return smaller, last - first
+        own = np.exp(log_risks[self.event_rows] - hazards.log_risk[self._event_occasions])
+        return np.exp(log_risks + log[self._last_occasions]), own, mean
 
 
 # What was given -------------------------------------------------------------------------------------------------------
@@ -421,12 +376,14 @@ def _checked(
 def _column(
     name: str, values: ArrayLike, rows: int, expected: str, usable: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    try:
-        column = np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: {error}; expected {expected} for each row") from error
+    column = np.asarray(values)
     if column.shape != (rows,):
         raise DataError(f"{name} has shape {column.shape} but x has {rows} rows; expected one number for each")
+    if column.dtype.kind not in "buif":
+        for row, value in enumerate(column.tolist()):
+            if validation.missing(value) or not isinstance(value, Real):
+                raise DataError(f"{name}, row {row}: {value!r}; expected {expected}")
+    column = column.astype(np.float64)
     good = usable(column)
     if not good.all():
         row = int(np.argmin(good))
