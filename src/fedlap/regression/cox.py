@@ -3,9 +3,11 @@
 A federation's Cox model is stratified by site: every site has a baseline hazard of its own, which stays there, and the
 pooled loss is the sum of the sites' losses. Whoever has the same baseline hazard is a stratum; a site may have several.
 
-Rows stand in the order in which they join the risk sets: those of a stratum together, the latest time first. A moment
-is a time of a stratum, with all rows that end there; an occasion is a moment with events. Sums over risk sets are kept
-as their logarithm and the mean of the covariates, so neither covariates of large scale nor rare risks leave the range.
+Rows stand in the order in which they join the risk sets: those of a stratum together, the latest time first, and at
+one time the censored before those with an event. Rows that are alike in all three are a batch, and join together. A
+batch of events is an occasion: its risk set is all that joined up to it. Sums over risk sets are kept as logarithms
+and means, and the Hessian is a sum of squares of what each batch differs by from those it joins. So covariates of
+large scale and risks beyond all numbers cost no digits.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,10 +22,9 @@ from numpy.typing import ArrayLike
 from fedlap.data import validation
 from fedlap.errors import DataError, unknown
 from fedlap.regression.objective import Expansion
-from fedlap.regression.running import running, smaller_and_equal, totals
+from fedlap.regression.running import BLOCK_ROWS, running, smaller_and_equal, totals
 
 TIES = ("efron", "breslow")
-BLOCK_ROWS = 2**15  # what is [rows, P] is worked out for so many at a time
 
 
 class Pairs(NamedTuple):
@@ -44,30 +45,40 @@ class Baseline(NamedTuple):
 
 
 class RiskSets(NamedTuple):
-    """The risk sets of consecutive occasions. Of its occasion's, an event has what Efron's ties leave to it."""
+    """Sums of risks, exp(f) times the weight: logarithms for rows and batches, parts of the occasion's for events."""
 
-    occasions: slice
-    events: slice
-    log_risk: np.ndarray  # [occasions] log of the sum of risks
-    left: np.ndarray  # [events] the part of this sum that the event has
-    mean: np.ndarray  # [events, P] of the covariates over what it has
+    row: np.ndarray  # [n]
+    batch: np.ndarray  # [batches]
+    before: np.ndarray  # [batches] of the risk set that a batch joins; −inf for the first of a stratum
+    after: np.ndarray  # [batches] of this risk set with the batch
+    rest: np.ndarray  # [events] of the risk set without the occasion's events
+    left: np.ndarray  # [events] of the event's own risk set: with ties, Efron takes a part of the others out
+    pull: np.ndarray  # [events] of the occasion's events, as a part of `left`
 
 
 class Hazards(NamedTuple):
-    """What an occasion adds to the hazard, as a part of 1 / its sum of risks, with the mean of the covariates."""
+    """What rows were to go through: hazards up to each occasion, and what each event adds to it."""
 
-    log_risk: np.ndarray  # [occasions]
-    added: np.ndarray  # [occasions]
-    spared: np.ndarray  # [occasions] the part of it that those with an event there are spared
-    added_mean: np.ndarray  # [occasions, P]
-    spared_sum: np.ndarray  # [occasions, P] spared times its mean
+    log: np.ndarray  # [occasions + 1] log of the cumulative hazard; the last is of rows that were at no occasion
+    mean: np.ndarray  # [occasions + 1, P] of the covariates, over risk sets and hazards
+    added: np.ndarray  # [events] as a part of 1 / the occasion's sum of risks
+    own: np.ndarray  # [events] what of it those with an event at the occasion go through
+
+
+class Join(NamedTuple):
+    """Consecutive batches with the means of their covariates."""
+
+    batches: slice
+    rows: slice
+    mean: np.ndarray  # [batches, P]
+    before: np.ndarray  # [batches, P] of the risk set that each joins; its own for the first of a stratum
 
 
 @dataclass(frozen=True, eq=False)
 class Survival:
     """The negative log partial likelihood of one site's rows.
 
-    Weights are frequencies. With Breslow's ties a row of weight 2 is two rows. With Efron's the events of a moment
+    Weights are frequencies. With Breslow's ties a row of weight 2 is two rows. With Efron's the events of an occasion
     share their weight evenly, as in lifelines and R, so that a row of weight 2 is not quite two rows.
     """
 
@@ -78,11 +89,10 @@ class Survival:
     ties: str
     codes: np.ndarray  # [strata]
     centres: np.ndarray  # [strata, P]
-    event_rows: np.ndarray  # [events]
-    moment_starts: np.ndarray  # [moments] the first row of each
-    moment_times: np.ndarray  # [moments]
-    moment_strata: np.ndarray  # [moments] as positions in `codes`
-    occasions: np.ndarray  # [occasions] as moments
+    starts: np.ndarray  # [batches] the first row of each
+    times: np.ndarray  # [batches]
+    strata: np.ndarray  # [batches] as positions in `codes`
+    occasions: np.ndarray  # [occasions] as batches
 
     @classmethod
     def of(
@@ -103,35 +113,32 @@ class Survival:
             raise unknown("ties", ties, TIES)
         x, duration, event, weights, offset, strata = _checked(x, duration, event, weights, offset, strata)
         order = np.lexsort((event == 0, duration, strata))[::-1]
-        x, duration, event, weights = x[order], duration[order], event[order], weights[order]
+        x, duration, event = x[order], duration[order], event[order]
         codes, stratum = np.unique(strata[order], return_inverse=True)
         opens = np.flatnonzero(np.diff(stratum, prepend=-1))  # strata come last first
         centres = (np.add.reduceat(x, opens) / np.diff(opens, append=len(x))[:, None])[::-1]
         for column in range(x.shape[1]):
             x[:, column] -= centres[stratum, column]
-        starts = np.flatnonzero((np.diff(stratum, prepend=-1) != 0) | (np.diff(duration, prepend=-1.0) != 0))
-        event_rows = np.flatnonzero(event)
+        changes = [np.diff(each, prepend=-1) != 0 for each in (stratum, duration, event)]
+        starts = np.flatnonzero(np.any(changes, axis=0))
         return cls(
             x=x,
-            weights=weights,
+            weights=weights[order],
             offset=offset[order],
             given=order,
             ties=ties,
             codes=codes,
             centres=centres,
-            event_rows=event_rows,
-            moment_starts=starts,
-            moment_times=duration[starts],
-            moment_strata=stratum[starts],
-            occasions=np.unique(np.searchsorted(starts, event_rows, side="right") - 1),
+            starts=starts,
+            times=duration[starts],
+            strata=stratum[starts],
+            occasions=np.flatnonzero(event[starts]),
         )
 
     def loss(self, w: np.ndarray) -> float:
         """The negative log partial likelihood; infinite where a row's risk is no number."""
         f = self._predictor(w)
-        if not np.isfinite(f).all():
-            return np.inf
-        return sum((self._loss(f, part) for part in self._risk_sets(f, self.x[:, :0])), 0.0)
+        return self._loss(f, self._risk_sets(f)) if np.isfinite(f).all() else np.inf
 
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian."""
@@ -139,20 +146,20 @@ class Survival:
         f = self._predictor(w)
         if not np.isfinite(f).all():
             return Expansion(np.inf, np.full(width, np.nan), np.full((width, width), np.nan))
-        loss, gradient, hessian = 0.0, np.zeros(width), np.zeros((width, width))
-        hazards = self._no_hazards(0)
-        for part in self._risk_sets(f, self.x):
-            rows, weight = self.event_rows[part.events], self._event_weights[part.events]
-            loss += self._loss(f, part)
-            gradient += weight @ part.mean - self.weights[rows] @ self.x[rows]
-            hessian -= (weight[:, None] * part.mean).T @ part.mean
-            self._put(part._replace(mean=part.mean[:, :0]), hazards)
-        expected, own, _ = self._expected(f, hazards)
-        expected[self.event_rows] -= own * hazards.spared[self._event_occasions]
-        for start in range(0, len(f), BLOCK_ROWS):
-            block = self.x[start : start + BLOCK_ROWS]
-            hessian += (expected[start : start + BLOCK_ROWS, None] * block).T @ block
-        return Expansion(loss, gradient, (hessian + hessian.T) / 2)
+        risks = self._risk_sets(f)
+        hazards = self._hazards(risks, np.zeros((len(self.occasions), 0)))
+        within, between = self._expected(risks, hazards)
+        pull = self._sums(self._event_weights * risks.pull)
+        gradient, hessian = -self._event_total, np.zeros((width, width))
+        for join in self._joins(risks):
+            gap = join.mean - join.before
+            hessian += (between[join.batches, None] * gap).T @ gap
+            if len(gap) < join.rows.stop - join.rows.start:
+                around = self.x[join.rows] - np.repeat(join.mean, self._sizes[join.batches], axis=0)
+                hessian += (within[join.rows, None] * around).T @ around
+            here, at = self._occasions_of(join)
+            gradient += self._occasion_weights[here] @ join.before[at] + pull[here] @ gap[at]
+        return Expansion(self._loss(f, risks), gradient, (hessian + hessian.T) / 2)
 
     def residual_scores(self, w: np.ndarray) -> np.ndarray:
         """What each row adds to the score, [n, P], rows as they were given; their sum is minus the gradient.
@@ -160,66 +167,122 @@ class Survival:
         A row's is its weight times the slope of the score in this weight, for both kinds of ties. So are lifelines'
         where no times are tied; elsewhere lifelines' depend on the order of rows.
         """
-        f = self._finite_predictor(w)
-        hazards = self._no_hazards(self.x.shape[1])
-        scores = np.zeros_like(self.x)
-        for part in self._risk_sets(f, self.x):
-            rows, here = self.event_rows[part.events], self._event_occasions[part.events]
-            starts = self._event_starts[part.occasions] - part.events.start
-            mean = np.add.reduceat(part.mean, starts) / self._event_counts[part.occasions, None]
-            scores[rows] = self.weights[rows, None] * (self.x[rows] - mean[here - part.occasions.start])
-            self._put(part, hazards)
-        expected, own, mean = self._expected(f, hazards)
-        last = self._last_occasions
-        for start in range(0, len(f), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            scores[rows] -= expected[rows, None] * (self.x[rows] - mean[last[rows]])
-        for start in range(0, len(self.event_rows), BLOCK_ROWS):
+        risks = self._risk_sets(self._finite_predictor(w))
+        before, gap = (np.empty((len(self.occasions), self.x.shape[1])) for _ in range(2))
+        for join in self._joins(risks):
+            here, at = self._occasions_of(join)
+            before[here], gap[here] = join.before[at], join.mean[at] - join.before[at]
+        mean = lambda part: before + (self._sums(part * risks.pull) / self._sums(part))[:, None] * gap
+        hazards = self._hazards(risks, mean(self._event_weights / risks.left))
+        plain, own_mean = mean(np.ones(len(self._event_rows))), mean(hazards.own)
+        past, expected = self._past[self._batch_of], self._past_events(risks, hazards)
+        own = self._own_events(risks, hazards)
+        scores = np.empty_like(self.x)
+        for start in range(0, len(scores), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            scores[self.given[block]] = expected[block, None] * (hazards.mean[past[block]] - self.x[block])
+        for start in range(0, len(own), BLOCK_ROWS):
             events = slice(start, start + BLOCK_ROWS)
-            rows, here = self.event_rows[events], self._event_occasions[events]
-            spared = hazards.spared[here, None] * self.x[rows] - hazards.spared_sum[here]
-            scores[rows] += own[events, None] * spared
-        out = np.empty_like(scores)
-        out[self.given] = scores
-        return out
+            rows, at = self._event_rows[events], self._occasion_of[events]
+            surprise = self.weights[rows, None] * (self.x[rows] - plain[at])
+            scores[self.given[rows]] += surprise - own[events, None] * (self.x[rows] - own_mean[at])
+        return scores
 
     def baseline(self, w: np.ndarray, at: ArrayLike | None = None) -> Baseline:
         """Breslow's cumulative hazard and survival at the covariates `at`, zeros if not given, and an offset of 0.
 
         lifelines' are at the mean of all rows that it was fitted to.
         """
-        f = self._finite_predictor(w)
-        log_risk = np.zeros(len(self.occasions))
-        for part in self._risk_sets(f, self.x[:, :0]):
-            log_risk[part.occasions] = part.log_risk
-        moments = self.occasions[::-1]
-        stratum = self.moment_strata[moments]
-        deaths = np.log(self._event_sums)[::-1]
-        log_hazard, _ = running(deaths - log_risk[::-1], np.zeros((len(moments), 0)), stratum)
+        risks = self._risk_sets(self._finite_predictor(w))
+        rising = self.occasions[::-1]
+        log_added = np.log(self._occasion_weights)[::-1] - risks.after[rising]
+        stratum = self.strata[rising]
+        log_hazard, _ = running(log_added, np.zeros((len(rising), 0)), stratum)
         at = np.zeros(self.x.shape[1]) if at is None else np.asarray(at, np.float64)
         with np.errstate(over="ignore"):  # a hazard beyond all numbers is infinite, and nobody survives it
             hazard = np.exp(log_hazard + ((at - self.centres) @ w)[stratum])
-        return Baseline(self.moment_times[moments], hazard, np.exp(-hazard), self.codes[stratum])
+        return Baseline(self.times[rising], hazard, np.exp(-hazard), self.codes[stratum])
 
     def concordant(self, w: np.ndarray) -> Pairs:
         """Pairs whose order the model gets right; weights do not count, as in lifelines.
 
         A pair is comparable if the earlier of its times is an event's; at one time, an event comes before a censoring.
         """
-        f = self._finite_predictor(w)
-        rows = len(f)
-        ends = np.append(self.moment_starts, rows)
-        stratum = np.repeat(self.moment_strata, np.diff(ends))
+        f, stratum = self._finite_predictor(w), self.strata[self._batch_of]
         order = np.lexsort((f, stratum))  # strata come last first: all that joined in others have larger keys
         changes = (np.diff(stratum[order], prepend=-1) != 0) | (np.diff(f[order], prepend=np.nan) != 0)
-        keys = np.empty(rows, np.int64)
+        keys = np.empty(len(f), np.int64)
         keys[order] = np.cumsum(changes) - 1
-        pool = self.event_rows[self._event_starts][self._event_occasions]  # censored rows of a moment come first
-        opens = np.searchsorted(-stratum, -stratum[self.event_rows])
-        below, same = smaller_and_equal(keys, keys[self.event_rows], pool)
-        return Pairs(int(below.sum()), int(same.sum()), int((pool - opens).sum()))
+        joined = self.starts[self.occasions][self._occasion_of]
+        opens = np.searchsorted(-stratum, -stratum[self._event_rows])
+        smaller, equal = smaller_and_equal(keys, keys[self._event_rows], joined)
+        return Pairs(int(smaller.sum()), int(equal.sum()), int((joined - opens).sum()))
 
-    # The rows' own numbers ------------------------------------------------------------------------------------------
+    # What does not depend on the coefficients -----------------------------------------------------------------------
+
+    @cached_property
+    def _log_weights(self) -> np.ndarray:
+        return np.log(self.weights)
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.diff(self.starts, append=len(self.x))
+
+    @cached_property
+    def _batch_of(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.starts)), self._sizes)
+
+    @cached_property
+    def _past(self) -> np.ndarray:
+        """[batches] the latest occasion that a batch was at, less its own; the number of occasions if none."""
+        past = np.searchsorted(self.occasions, np.arange(len(self.starts)), side="right")
+        return np.where(np.append(self.strata[self.occasions], -1)[past] == self.strata, past, len(self.occasions))
+
+    @cached_property
+    def _occasion_of(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.occasions)), self._sizes[self.occasions])
+
+    @cached_property
+    def _event_starts(self) -> np.ndarray:
+        return np.searchsorted(self._occasion_of, np.arange(len(self.occasions)))
+
+    @cached_property
+    def _place(self) -> np.ndarray:
+        """[events] each one's place among those of its occasion."""
+        return np.arange(len(self._occasion_of)) - self._event_starts[self._occasion_of]
+
+    @cached_property
+    def _event_rows(self) -> np.ndarray:
+        return self.starts[self.occasions][self._occasion_of] + self._place
+
+    @cached_property
+    def _event_total(self) -> np.ndarray:
+        """[P] the sum of the covariates of all events."""
+        weights = np.zeros(len(self.x))
+        weights[self._event_rows] = self.weights[self._event_rows]
+        return weights @ self.x
+
+    @cached_property
+    def _occasion_weights(self) -> np.ndarray:
+        return self._sums(self.weights[self._event_rows])
+
+    @cached_property
+    def _event_weights(self) -> np.ndarray:
+        """[events] the weight of an occasion's events, evenly shared."""
+        return (self._occasion_weights / self._sizes[self.occasions])[self._occasion_of]
+
+    @cached_property
+    def _kept(self) -> np.ndarray:
+        """[events] the part of the risks of its occasion's events that an event's own risk set has."""
+        if self.ties == "breslow":
+            return np.ones(len(self._occasion_of))
+        return 1 - self._place / self._sizes[self.occasions][self._occasion_of]
+
+    def _sums(self, events: np.ndarray) -> np.ndarray:
+        """[occasions] sums over the events of each."""
+        return np.bincount(self._occasion_of, events, len(self.occasions))
+
+    # Risk sets ------------------------------------------------------------------------------------------------------
 
     def _predictor(self, w: np.ndarray) -> np.ndarray:
         """f [n], up to a number for each stratum. Equal rows have equal bits, wherever they stand."""
@@ -234,113 +297,63 @@ class Survival:
             raise DataError(f"row {row}: its risk at these coefficients is no number; expected finite coefficients")
         return f
 
-    @cached_property
-    def _log_weights(self) -> np.ndarray:
-        return np.log(self.weights)
+    def _risk_sets(self, f: np.ndarray) -> RiskSets:
+        row = f + self._log_weights
+        batch, nothing = totals(row, self.x[:, :0], self.starts)
+        after, _ = running(batch, nothing, self.strata)
+        joins = np.diff(self.strata, prepend=-1) == 0
+        before = np.where(joins, np.roll(after, 1), -np.inf)
+        rest = np.exp(before - after)[self.occasions][self._occasion_of]
+        kept = self._kept * np.exp(batch - after)[self.occasions][self._occasion_of]
+        return RiskSets(row, batch, before, after, rest, rest + kept, kept / (rest + kept))
 
-    @cached_property
-    def _event_occasions(self) -> np.ndarray:
-        """[events] the occasion of each."""
-        moments = np.searchsorted(self.moment_starts, self.event_rows, side="right") - 1
-        return np.searchsorted(self.occasions, moments)
+    def _loss(self, f: np.ndarray, risks: RiskSets) -> float:
+        log_left = risks.after[self.occasions][self._occasion_of] + np.log(risks.left)
+        return float(self._event_weights @ log_left - self.weights[self._event_rows] @ f[self._event_rows])
 
-    @cached_property
-    def _event_starts(self) -> np.ndarray:
-        """[occasions] the first event of each."""
-        return np.searchsorted(self._event_occasions, np.arange(len(self.occasions)))
+    def _hazards(self, risks: RiskSets, means: np.ndarray) -> Hazards:
+        """From the means [occasions, P] of the covariates over the risk sets of each occasion's events."""
+        added = self._event_weights / risks.left
+        log_added = np.log(self._sums(added)) - risks.after[self.occasions]
+        log, mean = running(log_added[::-1], means[::-1], self.strata[self.occasions][::-1])
+        mean = np.concatenate([mean[::-1], np.zeros((1, mean.shape[1]))])
+        return Hazards(np.append(log[::-1], -np.inf), mean, added, self._kept * added)
 
-    @cached_property
-    def _event_counts(self) -> np.ndarray:
-        return np.diff(self._event_starts, append=len(self.event_rows))
+    def _past_events(self, risks: RiskSets, hazards: Hazards) -> np.ndarray:
+        """[n] how many events each row was to have before its batch's time, or up to it if censored."""
+        return np.exp(risks.row + hazards.log[self._past][self._batch_of])
 
-    @cached_property
-    def _event_sums(self) -> np.ndarray:
-        """[occasions] the weight of the events of each."""
-        return np.bincount(self._event_occasions, self.weights[self.event_rows], len(self.occasions))
+    def _own_events(self, risks: RiskSets, hazards: Hazards) -> np.ndarray:
+        """[events] how many events each event's row was to have at its own occasion."""
+        at = self._occasion_of
+        return np.exp(risks.row[self._event_rows] - risks.after[self.occasions][at]) * self._sums(hazards.own)[at]
 
-    @cached_property
-    def _event_weights(self) -> np.ndarray:
-        """[events] the weight of an occasion's events, evenly shared."""
-        return (self._event_sums / self._event_counts)[self._event_occasions]
+    def _expected(self, risks: RiskSets, hazards: Hazards) -> tuple[np.ndarray, np.ndarray]:
+        """What squares count in the Hessian: [n] of a row around its batch, [batches] of a batch around the others."""
+        within = self._past_events(risks, hazards)
+        within[self._event_rows] += self._own_events(risks, hazards)
+        between = np.exp(hazards.log[self._past] + risks.batch + risks.before - risks.after)
+        between[self.occasions] += self._sums(hazards.added * risks.pull * risks.rest)
+        return within, between
 
-    @cached_property
-    def _event_shares(self) -> np.ndarray:
-        """[events] the part of its fellows' risks that has left the risk set before it."""
-        if self.ties == "breslow":
-            return np.zeros(len(self.event_rows))
-        place = np.arange(len(self.event_rows)) - self._event_starts[self._event_occasions]
-        return place / self._event_counts[self._event_occasions]
+    def _joins(self, risks: RiskSets) -> Iterator[Join]:
+        """All batches in turn, about a block of rows at a time."""
+        bounds = np.append(self.starts, len(self.x)).tolist()
+        cuts = (np.flatnonzero(np.diff(self.starts // BLOCK_ROWS)) + 1).tolist()
+        logs, means, strata = np.zeros(1), np.zeros((1, self.x.shape[1])), np.full(1, -1)  # a stratum that no row has
+        for first, last in zip([0, *cuts], [*cuts, len(self.starts)], strict=True):
+            rows, batches = slice(bounds[first], bounds[last]), slice(first, last)
+            _, mean = totals(risks.row[rows], self.x[rows], self.starts[batches] - rows.start)
+            strata = np.append(strata[-1:], self.strata[batches])
+            logs, means = np.append(logs[-1:], risks.batch[batches]), np.concatenate([means[-1:], mean])
+            logs, means = running(logs, means, strata)
+            joins = strata[1:] == strata[:-1]
+            yield Join(batches, rows, mean, np.where(joins[:, None], means[:-1], mean))
 
-    @cached_property
-    def _last_occasions(self) -> np.ndarray:
-        """[n] the latest occasion that a row was at risk at; the number of occasions if there is none."""
-        moments = np.repeat(np.arange(len(self.moment_starts)), np.diff(self.moment_starts, append=len(self.x)))
-        last = np.searchsorted(self.occasions, moments)
-        strata = np.append(self.moment_strata[self.occasions], -1)
-        return np.where(strata[last] == self.moment_strata[moments], last, len(self.occasions))
-
-    # Sums over risk sets --------------------------------------------------------------------------------------------
-
-    def _risk_sets(self, f: np.ndarray, x: np.ndarray) -> Iterator[RiskSets]:
-        """The risk sets of all occasions, some at a time."""
-        log_risks = f + self._log_weights
-        starts = np.append(self.moment_starts, len(f))
-        cuts = np.flatnonzero(np.diff(self.moment_starts // BLOCK_ROWS)) + 1
-        before = np.zeros(1), np.zeros((1, x.shape[1])), np.full(1, -1)  # a stratum that no row has
-        for first, last in zip([0, *cuts], [*cuts, len(self.moment_starts)], strict=True):
-            rows = slice(starts[first], starts[last])
-            log, mean = totals(log_risks[rows], x[rows], starts[first:last] - starts[first])
-            strata = np.append(before[2], self.moment_strata[first:last])
-            log, mean = running(np.append(before[0], log), np.concatenate([before[1], mean]), strata)
-            before = log[-1:], mean[-1:], strata[-1:]
-            occasions = slice(*(int(np.searchsorted(self.occasions, moment)) for moment in (first, last)))
-            if occasions.stop > occasions.start:
-                at = self.occasions[occasions] - first + 1
-                yield self._left(occasions, log_risks, x, log[at], mean[at])
-
-    def _left(
-        self, occasions: slice, log_risks: np.ndarray, x: np.ndarray, log: np.ndarray, mean: np.ndarray
-    ) -> RiskSets:
-        """Of an occasion's risk set, with the logarithm of its sum and its mean, what each of its events has."""
-        bounds = np.append(self._event_starts, len(self.event_rows))
-        events = slice(int(bounds[occasions.start]), int(bounds[occasions.stop]))
-        rows, of = self.event_rows[events], self._event_occasions[events] - occasions.start
-        leaving, leaving_mean = totals(log_risks[rows], x[rows], self._event_starts[occasions] - events.start)
-        gone = self._event_shares[events] * np.minimum(np.exp(leaving - log), 1.0)[of]
-        away = (mean - leaving_mean)[of]
-        return RiskSets(occasions, events, log, 1 - gone, mean[of] + (gone / (1 - gone))[:, None] * away)
-
-    def _loss(self, f: np.ndarray, part: RiskSets) -> float:
-        rows = self.event_rows[part.events]
-        log_left = part.log_risk[self._event_occasions[part.events] - part.occasions.start] + np.log(part.left)
-        return float(self._event_weights[part.events] @ log_left - self.weights[rows] @ f[rows])
-
-    def _no_hazards(self, width: int) -> Hazards:
-        count = len(self.occasions)
-        return Hazards(*(np.zeros(count) for _ in range(3)), *(np.zeros((count, width)) for _ in range(2)))
-
-    def _put(self, part: RiskSets, hazards: Hazards) -> None:
-        """Write what these occasions add to the hazard into its place."""
-        here, starts = part.occasions, self._event_starts[part.occasions] - part.events.start
-        added = self._event_weights[part.events] / part.left
-        spared = self._event_shares[part.events] * added
-        hazards.log_risk[here] = part.log_risk
-        hazards.added[here] = np.add.reduceat(added, starts)
-        hazards.spared[here] = np.add.reduceat(spared, starts)
-        hazards.added_mean[here] = np.add.reduceat(added[:, None] * part.mean, starts) / hazards.added[here, None]
-        hazards.spared_sum[here] = np.add.reduceat(spared[:, None] * part.mean, starts)
-
-    def _expected(self, f: np.ndarray, hazards: Hazards) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """How many events each row was to have, each event's part of its own risk set, and means of covariates.
-
-        The means are those of the hazard up to each occasion, with a last one for rows that saw none.
-        """
-        strata = self.moment_strata[self.occasions]
-        log, mean = running((np.log(hazards.added) - hazards.log_risk)[::-1], hazards.added_mean[::-1], strata[::-1])
-        log, mean = np.append(log[::-1], -np.inf), np.concatenate([mean[::-1], np.zeros((1, mean.shape[1]))])
-        log_risks = f + self._log_weights
-        own = np.exp(log_risks[self.event_rows] - hazards.log_risk[self._event_occasions])
-        return np.exp(log_risks + log[self._last_occasions]), own, mean
+    def _occasions_of(self, join: Join) -> tuple[slice, np.ndarray]:
+        """The occasions among consecutive batches: which, and where."""
+        first, last = (int(np.searchsorted(self.occasions, end)) for end in (join.batches.start, join.batches.stop))
+        return slice(first, last), self.occasions[first:last] - join.batches.start
 
 
 # What was given -------------------------------------------------------------------------------------------------------

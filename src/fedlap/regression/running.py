@@ -5,6 +5,7 @@ A sum whose terms may be beyond the range of numbers is kept as its logarithm an
 
 import numpy as np
 
+BLOCK_ROWS = 2**15  # what is [rows, P] is worked out for so many at a time
 FAN = 16  # rows that a running total takes together
 
 
@@ -17,10 +18,18 @@ def totals(logs: np.ndarray, means: np.ndarray, starts: np.ndarray) -> tuple[np.
 
 
 def running(logs: np.ndarray, means: np.ndarray, strata: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log Σ exp(logs) and the mean, so weighted, of each row and those before it in its stratum.
+    """log Σ exp(logs) and the mean, so weighted, of each row and those before it in its stratum, a stretch of rows."""
+    log, mean = logs.copy(), means.copy()
+    for start in range(0, len(logs), BLOCK_ROWS):
+        block = slice(max(start - 1, 0), start + BLOCK_ROWS)  # the row before it has its sum by now
+        log[block], mean[block] = _run(log[block], mean[block], strata[block])
+    return log, mean
 
-    Strata are stretches of rows. Some rows at a time are summed by a triangle of weights, each relative to its own
-    largest; then the same is done for the last rows of these groups, which the next groups go on from.
+
+def _run(logs: np.ndarray, means: np.ndarray, strata: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some rows at a time are summed by a triangle of weights, each relative to its own largest.
+
+    Then the same is done for the last rows of these groups, which the next groups go on from.
     """
     rows, width = means.shape
     padding = (0, -rows % FAN)
@@ -33,7 +42,7 @@ def running(logs: np.ndarray, means: np.ndarray, strata: np.ndarray) -> tuple[np
     sums = risks.sum(2)
     log, mean = top + np.log(sums), risks @ means / sums[:, :, None]
     if len(log) > 1:
-        carried, carried_mean = running(log[:, -1], mean[:, -1], strata[:, -1])
+        carried, carried_mean = _run(log[:, -1], mean[:, -1], strata[:, -1])
         carried = np.where(strata[1:] == strata[:-1, -1:], carried[:-1, None], -np.inf)
         joined = np.logaddexp(log[1:], carried)
         mean[1:] += np.exp(carried - joined)[:, :, None] * (carried_mean[:-1, None] - mean[1:])
