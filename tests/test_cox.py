@@ -125,6 +125,21 @@ def test_risks_beyond_all_numbers(ties):
     assert np.isfinite(Survival.of(**data, ties=ties).residual_scores(w)).all()
 
 
+@pytest.mark.parametrize("ties", TIES)
+def test_means_and_other_strata_of_any_size_cost_no_digits(ties):
+    data, w = drawn(13, 60, strata=3), np.array([0.1, 0.2, -0.3])
+    data["x"] = np.round(8 * data["x"]) / 8  # eighths: the sums below are exact
+    moved = data | {"x": data["x"] + 2.0**30 * (1 + data["strata"][:, None])}
+    found = Survival.of(**moved, ties=ties).expand(w)
+    for part, whole in zip(found, cox_oracle.expand(w, **data, ties=ties), strict=True):
+        assert_allclose(part, whole, rtol=1e-10)
+    data["event"][:] = 1  # so that a stratum begins with an occasion
+    scaled = data | {"x": data["x"] * np.where(data["strata"] == 1, 1e12, 1.0)[:, None]}
+    chosen = data["strata"] != 1
+    scores = Survival.of(**scaled, ties=ties).residual_scores(w)[chosen]
+    assert_allclose(scores, Survival.of(**data, ties=ties).residual_scores(w)[chosen], rtol=1e-9, atol=1e-12)
+
+
 def test_a_last_event_of_very_low_risk():
     """Its risk set is itself alone, however much larger all other risks are."""
     data = {"x": np.array([[0.0], [1.0], [-1e6]]), "duration": [1.0, 2.0, 3.0], "event": [0, 0, 1]}
@@ -228,11 +243,11 @@ def test_the_baseline_is_that_of_lifelines(name):
         wanted = model.baseline_cumulative_hazard_[code].loc[found.times]
         assert_allclose(found.hazard, wanted, rtol=1e-9)
         assert_allclose(found.survival, model.baseline_survival_[code].loc[found.times], rtol=1e-9)
-    codes = np.unique(frame[site], return_inverse=True)[1]
+    codes = 10 * np.unique(frame[site], return_inverse=True)[1] + 5
     whole = Survival.of(frame[names], frame[duration], frame[event], strata=codes)
     apart = [each.baseline(w) for each in sites]
     assert_allclose(whole.baseline(w).hazard, np.concatenate([each.hazard for each in apart]), rtol=1e-9)
-    assert_array_equal(whole.baseline(w).stratum, np.repeat(np.arange(len(apart)), [len(each.times) for each in apart]))
+    assert_array_equal(whole.baseline(w).stratum, np.repeat(np.unique(codes), [len(each.times) for each in apart]))
 
 
 @settings(max_examples=8, deadline=None)
