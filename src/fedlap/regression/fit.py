@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -232,37 +232,41 @@ class SitesFit:
         """
         names = list(self.optimum.factors)
         count = len(names)
-        coalition = functools.cache(lambda members: self._gain([names[k] for k in members]))
-        shares = np.zeros(count)
         if count <= EXACT:
-            for k, size in itertools.product(range(count), range(count)):
-                weight = 1 / (count * math.comb(count - 1, size))
-                for others in itertools.combinations([j for j in range(count) if j != k], size):
-                    shares[k] += weight * (coalition(tuple(sorted((*others, k)))) - coalition(others))
+            terms = [
+                (k, others, 1 / (count * math.comb(count - 1, size)))
+                for k, size in itertools.product(range(count), range(count))
+                for others in itertools.combinations([j for j in range(count) if j != k], size)
+            ]
         else:
             draws, rng = max(ORDERS // count, 20), np.random.default_rng(seed)
-            for _ in range(draws):
-                order, before = rng.permutation(count), 0.0
-                for place, k in enumerate(order):
-                    after = self._gain([names[j] for j in order[: place + 1]])
-                    shares[k] += (after - before) / draws
-                    before = after
+            orders = [rng.permutation(count).tolist() for _ in range(draws)]
+            terms = [(k, tuple(order[:place]), 1 / draws) for order in orders for place, k in enumerate(order)]
+        pairs = [(frozenset(others), frozenset((*others, k))) for k, others, _ in terms]
+        gains = self._gains(dict.fromkeys(itertools.chain.from_iterable(pairs)), names)
+        shares = np.zeros(count)
+        for (k, _, weight), (before, after) in zip(terms, pairs, strict=True):
+            shares[k] += weight * (gains[after] - gains[before])
         return series(shares, names)
 
     @functools.cached_property
     def _null(self) -> Optimum:
         return self.regression.null_optimum()
 
-    def _gain(self, members: Sequence[str]) -> float:
+    def _gains(self, coalitions: Iterable[frozenset[int]], names: Sequence[str]) -> dict[frozenset[int], float]:
         """The log-likelihood of all rows at what some sites estimate, less that of the null model."""
-        if not members:
-            return 0.0
+        several = [members for members in coalitions if members]
+        points = np.stack([self._coalition([names[k] for k in sorted(members)]) for members in several])
+        losses = self.regression.losses(self.regression.sites, points)
+        gains = (sum(self._null.losses.values()) - losses) / self.dispersion
+        return {frozenset(): 0.0, **dict(zip(several, gains.tolist(), strict=True))}
+
+    def _coalition(self, members: Sequence[str]) -> np.ndarray:
+        """The weights of some sites."""
         null, factors = self._null, [self.optimum.factors[name] for name in members]
         weak = np.eye(len(null.w)) / 2.5**2
         S = weak + total(factor.V for factor in factors)
-        w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors))
-        losses = [objective.loss(w) for objective in self.regression.sites.values()]
-        return (sum(null.losses.values()) - sum(losses)) / self.dispersion
+        return null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors))
 
     # On paper ---------------------------------------------------------------------------------------------------------
 
