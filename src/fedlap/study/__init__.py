@@ -17,10 +17,12 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.study.model import Fitted, load, save_outcome
     from fedlap.study.protocol.audit import verify
     from fedlap.study.protocol.checkpoint import RoundReport
-    from fedlap.study.protocol.coordinator import Coordinator, Event, Outcome, Transport
+    from fedlap.study.protocol.coordinator import Coordinator, Outcome
+    from fedlap.study.protocol.inquiry import Event, Transport
     from fedlap.study.protocol.messages import Reply, Request, decode, encode
     from fedlap.study.protocol.metrics import Score
-    from fedlap.study.protocol.site import Sent, Site
+    from fedlap.study.protocol.respondent import Sent
+    from fedlap.study.protocol.site import Site
     from fedlap.study.table.columns import Column, Target
     from fedlap.study.table.encoding import Pooled, Statistics, pool, statistics
     from fedlap.study.table.table import Checked, check_file, check_inputs
@@ -69,10 +71,12 @@ _HOMES = {
     "model": "Fitted load save_outcome",
     "protocol.audit": "verify",
     "protocol.checkpoint": "RoundReport",
-    "protocol.coordinator": "Coordinator Event Outcome Transport",
+    "protocol.coordinator": "Coordinator Outcome",
+    "protocol.inquiry": "Event Transport",
     "protocol.messages": "Reply Request decode encode",
     "protocol.metrics": "Score",
-    "protocol.site": "Sent Site",
+    "protocol.respondent": "Sent",
+    "protocol.site": "Site",
     "table.columns": "Column Target",
     "table.encoding": "Pooled Statistics pool statistics",
     "table.table": "Checked check_file check_inputs",
