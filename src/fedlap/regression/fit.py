@@ -13,13 +13,14 @@ from scipy import stats
 from fedlap.errors import ConfigError
 from fedlap.regression import meta
 from fedlap.regression.federation import Regression
-from fedlap.regression.rounds import Optimum, solve, total
+from fedlap.regression.rounds import Belief, Broadcast, Optimum, solve, total
 from fedlap.regression.summary import Summary, label
 from fedlap.regression.tables import Index, frame, series
 
 if TYPE_CHECKING:
     import pandas as pd
 
+REFRESHED = 6  # sites: of at most so many, every coalition gets rounds of its own
 EXACT = 10  # sites: of more of them, Shapley values are means over orders drawn at random
 ORDERS = 2000  # of these
 
@@ -224,43 +225,47 @@ class SitesFit:
 
     # Whose rows it comes from -----------------------------------------------------------------------------------------
 
-    def shapley(self, seed: int = 0) -> "pd.Series":
+    def shapley(self, refresh: bool | None = None, seed: int = 0) -> "pd.Series":
         """Each site's share of the log-likelihood gained over the null model: the shares add up to the gain.
 
-        A coalition's weights are one linear solve with its factors, from a weak prior around the null model; sites
-        only say their losses at them. Of more than ten sites, a mean over coalitions drawn at random.
+        A coalition's weights are one linear solve with its factors, from a weak prior around the null model, and with
+        `refresh` (the default for up to six sites) a few rounds from there, all coalitions at once; sites then say
+        their losses at them. Of more than ten sites, a mean over orders drawn at random.
         """
         names = list(self.optimum.factors)
         count = len(names)
-        coalition = functools.cache(lambda members: self._gain([names[k] for k in members]))
+        refresh = count <= REFRESHED if refresh is None else refresh
+        gain = functools.cache(lambda members: self._gain([names[k] for k in sorted(members)], refresh))
         shares = np.zeros(count)
         if count <= EXACT:
             for k, size in itertools.product(range(count), range(count)):
                 weight = 1 / (count * math.comb(count - 1, size))
-                for others in itertools.combinations([j for j in range(count) if j != k], size):
-                    shares[k] += weight * (coalition(tuple(sorted((*others, k)))) - coalition(others))
+                for others in map(frozenset, itertools.combinations([j for j in range(count) if j != k], size)):
+                    shares[k] += weight * (gain(others | {k}) - gain(others))
         else:
             draws, rng = max(ORDERS // count, 20), np.random.default_rng(seed)
             for _ in range(draws):
-                order, before = rng.permutation(count), 0.0
-                for place, k in enumerate(order):
-                    after = self._gain([names[j] for j in order[: place + 1]])
-                    shares[k] += (after - before) / draws
-                    before = after
+                members = frozenset()
+                for k in map(int, rng.permutation(count)):
+                    shares[k] += (gain(members | {k}) - gain(members)) / draws
+                    members |= {k}
         return series(shares, names)
 
     @functools.cached_property
     def _null(self) -> Optimum:
         return self.regression.null_optimum()
 
-    def _gain(self, members: Sequence[str]) -> float:
+    def _gain(self, members: Sequence[str], refresh: bool) -> float:
         """The log-likelihood of all rows at what some sites estimate, less that of the null model."""
         if not members:
             return 0.0
-        null, factors = self._null, [self.optimum.factors[name] for name in members]
-        weak = np.eye(len(null.w)) / 2.5**2
-        S = weak + total(factor.V for factor in factors)
-        w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors))
+        null, factors = self._null, {name: self.optimum.factors[name] for name in members}
+        weak = Belief(null.w, np.eye(len(null.w)) / 2.5**2)
+        S = weak.precision + total(factor.V for factor in factors.values())
+        w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors.values()))
+        if refresh:
+            part = replace(self.regression.subset(members), prior=weak)
+            w = part.optimum(Broadcast(w, S), factors).w
         losses = [objective.loss(w) for objective in self.regression.sites.values()]
         return (sum(null.losses.values()) - sum(losses)) / self.dispersion
 
