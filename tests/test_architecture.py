@@ -42,9 +42,9 @@ ROOMS = {
     "experiments": "errors identity checks domains streams stopping files machine algorithms solvers data models "
     "engines settings run",
     "study.table": "errors checks streams files data",
-    "study.agreement": "errors identity checks files algorithms data settings study.table",
-    "study.protocol": "errors files algebra models engines study.table",
-    "study": "errors identity files algebra models engines study.table study.agreement study.protocol",
+    "study.agreement": "errors identity checks files algorithms data settings regression study.table",
+    "study.protocol": "errors files algebra models engines regression study.table",
+    "study": "errors identity files algebra models engines regression study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
     "cli": "errors stopping files machine algebra algorithms data run experiments study study.table "
     "study.agreement study.protocol flower",

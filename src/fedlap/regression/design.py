@@ -72,17 +72,25 @@ class Design:
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """The classes of the outcome, sorted: the first is the reference."""
+        """The classes of the outcome: the first is the reference."""
         outcome = self._parsed.outcome
         return tuple(self.variables[outcome]["levels"]) if outcome and self.roles.outcome == "classes" else ()
 
-    def matrix(self, frame: Any, outcome: bool = True, where: str = "the frame") -> SiteRows:
-        """The rows of a frame.
+    def used(self, outcome: bool = True) -> list[str]:
+        """The columns that a frame must have; without outcome, those that a prediction needs."""
+        left = self._parsed.left_needs if outcome else {}
+        return list(dict.fromkeys([*left, *self._parsed.right_needs, *self._roles(outcome).values()]))
+
+    def matrix(
+        self, frame: Any, outcome: bool = True, where: str = "the frame", numbers: np.ndarray | None = None
+    ) -> SiteRows:
+        """The rows of a frame; errors name them by their `numbers`, which count from 0 if none are given.
 
         Without outcome, only the right side and the offset are used: all that a prediction needs.
         """
-        columns = {name: self._read(frame, name, where) for name in self._used(outcome)}
+        columns = {name: self._read(frame, name, where) for name in self.used(outcome)}
         gone = np.zeros(row_count(frame, where), bool)
+        numbers = np.arange(len(gone)) if numbers is None else numbers
         for column in columns.values():
             gone |= column.missing
         kept = np.flatnonzero(~gone)
@@ -90,11 +98,11 @@ class Design:
             empty = [name for name, column in columns.items() if column.missing.all()]
             why = f": column {empty[0]!r} has no value" if empty else ""
             raise DataError(f"{where} has no rows without a missing value{why}; expected at least one")
-        agreed = {name: conform(name, self.variables[name], columns[name], kept, where) for name in columns}
-        x = self._right(agreed, kept, where)
+        agreed = {name: conform(name, self.variables[name], columns[name], kept, where, numbers) for name in columns}
+        x = self._right(agreed, numbers[kept], where)
         roles = {role: np.asarray(agreed[name], np.float64) for role, name in self._roles(outcome).items()}
-        y = self._outcome(agreed, kept, where) if outcome and self._parsed.left is not None else None
-        check_rows(roles, y, kept, self.roles, where)
+        y = self._outcome(agreed, numbers[kept], where) if outcome and self._parsed.left is not None else None
+        check_rows(roles, y, numbers[kept], self.roles, where)
         offset = roles.get("offset")
         if "exposure" in roles:
             offset = np.log(roles["exposure"]) + (0 if offset is None else offset)
@@ -144,10 +152,6 @@ class Design:
         columns = self.roles.columns()
         return columns if outcome else {name: columns[name] for name in ("offset", "exposure") if name in columns}
 
-    def _used(self, outcome: bool) -> list[str]:
-        left = self._parsed.left_needs if outcome else {}
-        return list(dict.fromkeys([*left, *self._parsed.right_needs, *self._roles(outcome).values()]))
-
     def _read(self, frame: Any, name: str, where: str) -> Values:
         names = column_names(frame) or ()
         if names and name not in names:
@@ -155,31 +159,32 @@ class Design:
             raise DataError(f"{where} has no column {name!r}" + (f"; did you mean {near!r}?" if near else ""))
         return read(frame, name, where)
 
-    def _right(self, agreed: dict[str, Any], kept: np.ndarray, where: str) -> np.ndarray:
-        frame = _frame({name: agreed[name] for name in self._parsed.right_needs}, len(kept))
+    def _right(self, agreed: dict[str, Any], numbers: np.ndarray, where: str) -> np.ndarray:
+        frame = _frame({name: agreed[name] for name in self._parsed.right_needs}, len(numbers))
         x = np.asarray(_evaluated(self._spec, frame, DataError, where), np.float64)
         x = np.ascontiguousarray(x[:, [self._spec.column_names.index(name) for name in self.names]])
         if not np.isfinite(x).all():
             row, column = np.argwhere(~np.isfinite(x))[0].tolist()
             raise DataError(
-                f"{where}, row {kept[row]}: {self.names[column]} is {x[row, column]}; expected a finite number"
+                f"{where}, row {numbers[row]}: {self.names[column]} is {x[row, column]}; expected a finite number"
             )
         return x
 
-    def _outcome(self, agreed: dict[str, Any], kept: np.ndarray, where: str) -> np.ndarray:
+    def _outcome(self, agreed: dict[str, Any], numbers: np.ndarray, where: str) -> np.ndarray:
         parsed = self._parsed
         if parsed.outcome is None:
-            frame = _frame({name: agreed[name] for name in parsed.left_needs}, len(kept))
+            frame = _frame({name: agreed[name] for name in parsed.left_needs}, len(numbers))
             y = np.asarray(_evaluated(parsed.left, frame, DataError, where), np.float64)
             if y.shape[1:] != (1,):
                 raise ConfigError(f"the left side of {self.formula!r} gives {y.shape[1]} columns; expected one")
             if not np.isfinite(y).all():
                 row = int(np.argmin(np.isfinite(y[:, 0])))
-                raise DataError(f"{where}, row {kept[row]}: the outcome is {y[row, 0]}; expected a finite number")
+                raise DataError(f"{where}, row {numbers[row]}: the outcome is {y[row, 0]}; expected a finite number")
             return np.ascontiguousarray(y[:, 0])
         values = agreed[parsed.outcome]
         if self.roles.outcome == "classes":
-            return np.searchsorted(np.array(self.classes), np.asarray(values)).astype(np.float64)
+            place = {level: number for number, level in enumerate(self.classes)}
+            return np.array([place[value] for value in np.asarray(values).tolist()], np.float64)
         if self.roles.success is not None:
             return (np.asarray(values) == self.roles.success).astype(np.float64)
         return np.asarray(values, np.float64)

@@ -12,15 +12,22 @@ from fedlap.regression.rounds import (
     Ask,
     Belief,
     Broadcast,
-    Factor,
     FlatError,
     Optimum,
+    SiteFactor,
     in_turn,
     maximise,
     no_prior,
     solve,
     total,
 )
+
+Losses = Callable[[Mapping[str, Loss], np.ndarray], np.ndarray]
+
+
+def losses_in_turn(sites: Mapping[str, Loss], points: np.ndarray) -> np.ndarray:
+    """The pooled loss at several points [m, P], of sites in this process."""
+    return np.array([sum(loss.loss(w) for loss in sites.values()) for w in points])
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +42,7 @@ class Regression:
     null: np.ndarray  # which weights the null model has, a truth value each
     rows: Mapping[str, float]
     ask: Ask = in_turn  # how the sites are asked
+    losses: Losses = losses_in_turn  # how they are asked for their losses alone
 
     def optimum(self, begin: Broadcast | None = None, known: Mapping | None = None) -> Optimum:
         """The optimum of the pooled loss; an error that names the columns if there is none."""
@@ -51,7 +59,7 @@ class Regression:
                 "prior, such as prior=fedlap.normal(sd=2.5)"
             ) from flat
 
-    def continued(self, w: np.ndarray, known: Mapping[str, Factor]) -> Optimum:
+    def continued(self, w: np.ndarray, known: Mapping[str, SiteFactor]) -> Optimum:
         """The optimum, from weights and factors that another regression of the same sites has ended with."""
         return self.optimum(Broadcast(w, self.prior.precision + total(factor.V for factor in known.values())), known)
 
@@ -76,7 +84,7 @@ class Regression:
         S = whole.S - gone.V
         w = whole.w + solve(S + 1e-9 * np.diag(np.diag(whole.S)), gone.V @ whole.w - gone.v)
         begin = Broadcast(w, S)
-        if np.linalg.eigvalsh(S)[0] <= 0 or not np.isfinite(sum(each.loss(w) for each in rest.sites.values())):
+        if np.linalg.eigvalsh(S)[0] <= 0 or not np.isfinite(self.losses(rest.sites, w[None])[0]):
             return rest, rest.optimum()
         return rest, rest.optimum(begin, known)
 
@@ -88,7 +96,7 @@ class Regression:
             losses = {name: objective.loss(np.zeros(len(self.null))) for name, objective in self.sites.items()}
             empty = np.zeros((0, 0))
             return Optimum(np.zeros(len(self.null)), empty, {}, losses, {}, [], True)
-        found = maximise(sites, no_prior(len(names)))
+        found = maximise(sites, no_prior(len(names)), ask=self.ask)
         w = np.zeros(len(self.null))
         w[self.null] = found.w
         return found._replace(w=w)

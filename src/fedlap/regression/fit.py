@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -235,39 +235,46 @@ class SitesFit:
         names = list(self.optimum.factors)
         count = len(names)
         refresh = count <= REFRESHED if refresh is None else refresh
-        gain = functools.cache(lambda members: self._gain([names[k] for k in sorted(members)], refresh))
-        shares = np.zeros(count)
         if count <= EXACT:
-            for k, size in itertools.product(range(count), range(count)):
-                weight = 1 / (count * math.comb(count - 1, size))
-                for others in map(frozenset, itertools.combinations([j for j in range(count) if j != k], size)):
-                    shares[k] += weight * (gain(others | {k}) - gain(others))
+            terms = [
+                (k, others, 1 / (count * math.comb(count - 1, size)))
+                for k, size in itertools.product(range(count), range(count))
+                for others in itertools.combinations([j for j in range(count) if j != k], size)
+            ]
         else:
             draws, rng = max(ORDERS // count, 20), np.random.default_rng(seed)
-            for _ in range(draws):
-                members = frozenset()
-                for k in map(int, rng.permutation(count)):
-                    shares[k] += (gain(members | {k}) - gain(members)) / draws
-                    members |= {k}
+            orders = [rng.permutation(count).tolist() for _ in range(draws)]
+            terms = [(k, tuple(order[:place]), 1 / draws) for order in orders for place, k in enumerate(order)]
+        pairs = [(frozenset(others), frozenset((*others, k))) for k, others, _ in terms]
+        gains = self._gains(dict.fromkeys(itertools.chain.from_iterable(pairs)), names, refresh)
+        shares = np.zeros(count)
+        for (k, _, weight), (before, after) in zip(terms, pairs, strict=True):
+            shares[k] += weight * (gains[after] - gains[before])
         return series(shares, names)
 
     @functools.cached_property
     def _null(self) -> Optimum:
         return self.regression.null_optimum()
 
-    def _gain(self, members: Sequence[str], refresh: bool) -> float:
+    def _gains(
+        self, coalitions: Iterable[frozenset[int]], names: Sequence[str], refresh: bool
+    ) -> dict[frozenset[int], float]:
         """The log-likelihood of all rows at what some sites estimate, less that of the null model."""
-        if not members:
-            return 0.0
+        several = [members for members in coalitions if members]
+        points = np.stack([self._coalition([names[k] for k in sorted(members)], refresh) for members in several])
+        losses = self.regression.losses(self.regression.sites, points)
+        gains = (sum(self._null.losses.values()) - losses) / self.dispersion
+        return {frozenset(): 0.0, **dict(zip(several, gains.tolist(), strict=True))}
+
+    def _coalition(self, members: Sequence[str], refresh: bool) -> np.ndarray:
+        """The weights of some sites."""
         null, factors = self._null, {name: self.optimum.factors[name] for name in members}
         weak = Belief(null.w, np.eye(len(null.w)) / 2.5**2)
         S = weak.precision + total(factor.V for factor in factors.values())
         w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors.values()))
-        if refresh:
-            part = replace(self.regression.subset(members), prior=weak)
-            w = part.optimum(Broadcast(w, S), factors).w
-        losses = [objective.loss(w) for objective in self.regression.sites.values()]
-        return (sum(null.losses.values()) - sum(losses)) / self.dispersion
+        if not refresh:
+            return w
+        return replace(self.regression.subset(members), prior=weak).optimum(Broadcast(w, S), factors).w
 
     # On paper ---------------------------------------------------------------------------------------------------------
 

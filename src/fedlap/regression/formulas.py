@@ -29,6 +29,7 @@ NUMBER = "number"  # it is computed with
 LEVELS = "levels"  # it is written C(...)
 MOMENT = "moments"  # its mean and variance
 QUANTILES = "quantiles"  # where a spline has its knots
+RANGE = "range"  # where a spline or a polynomial ends
 CLASSES = "classes"  # the values of an outcome, which are few
 
 
@@ -227,8 +228,7 @@ class _Reader:
         (column,) = inner.needs
         self.functions |= inner.functions
         self.note(column, NUMBER)
-        if name in MOMENTS:
-            self.note(column, MOMENT)
+        self.note(column, MOMENT if name in MOMENTS else RANGE)
         df = argument(node, 1, "df")
         if name in SPLINES and df is not None and not (isinstance(df, ast.Constant) and df.value is None):
             self.note(column, QUANTILES)

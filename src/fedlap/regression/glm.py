@@ -14,35 +14,18 @@ from fedlap.regression import standard
 from fedlap.regression.design import Design, SiteRows, designs
 from fedlap.regression.families import family as family_of
 from fedlap.regression.families.base import Family
-from fedlap.regression.federation import Regression
+from fedlap.regression.federation import Losses, Regression, losses_in_turn
 from fedlap.regression.fit import SitesFit
-from fedlap.regression.objective import LinearObjective
+from fedlap.regression.model import Opening, Units, fit_here
+from fedlap.regression.objective import Closing, LinearObjective, Objective
 from fedlap.regression.prior import EvidencePrior, NormalPrior, Prior, as_prior, evidence
-from fedlap.regression.rounds import Belief, Optimum, no_prior, total
+from fedlap.regression.rounds import Ask, Belief, Optimum, in_turn, no_prior, total
 from fedlap.regression.tables import frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 UNIT = 1e-10  # a change of a scale or of a prior, relative to it, that ends their fixed point
-
-
-class Closing(NamedTuple):
-    """What sites say once the weights are found, as sums over their rows."""
-
-    pearson: float
-    deviance: float
-    information: np.ndarray
-
-    @staticmethod
-    def of(objective: LinearObjective, w: np.ndarray) -> "Closing":
-        """The sums of one site."""
-        f, family = objective.predict(w), objective.family
-        pearson = np.nan
-        if not family.unordered:
-            pearson = float(objective.weights @ ((objective.y - family.mean(f)) ** 2 / family.variance(f)))
-        deviance = float(objective.weights @ family.deviance(objective.y, f))
-        return Closing(pearson, deviance, objective.information(w) if not family.shapes else np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,10 +152,7 @@ def glm(
     offset) and `trials` (of a proportion) name columns; `success` is the value of a binomial outcome that counts.
     """
     wanted = as_prior(prior)
-    kind = family_of(family)
-    outcome = "classes" if kind.unordered else "binary" if kind.link == "logit" and trials is None else "number"
-    if trials is not None and kind.link != "logit":
-        raise ConfigError(f"trials is {trials!r}, and the family {family}; only a binomial outcome has trials")
+    outcome = outcome_of(family, trials)
     design, rows = designs(
         formula,
         sites,
@@ -187,9 +167,18 @@ def glm(
     return fit_rows(family_of(family, len(design.classes)), design, rows, wanted)
 
 
+def outcome_of(family: str, trials: str | None = None) -> str:
+    """What the outcome of a family is to a design: a number, binary, or classes."""
+    kind = family_of(family)
+    if trials is not None and kind.link != "logit":
+        raise ConfigError(f"trials is {trials!r}, and the family {family}; only a binomial outcome has trials")
+    return "classes" if kind.unordered else "binary" if kind.link == "logit" and trials is None else "number"
+
+
 class Outcomes(NamedTuple):
     """The rows of a site as a family takes them."""
 
+    family: Family
     x: np.ndarray
     y: np.ndarray  # of trials, the share that was a success
     weights: np.ndarray  # how often a row counts
@@ -197,14 +186,15 @@ class Outcomes(NamedTuple):
     offset: np.ndarray
 
     @staticmethod
-    def of(rows: SiteRows, family: Family, site: str) -> "Outcomes":
+    def of(rows: SiteRows, family: Family, where: str) -> "Outcomes":
         """The rows of a design; whatever was not said is one, or for an offset nothing."""
         if rows.y is None:
             raise ConfigError("the formula has no left side; expected the outcome, as in 'outcome ~ age'")
         ones = np.ones(len(rows.y))
         trials = ones if rows.trials is None else rows.trials
-        y = family.checked(rows.y / trials, f"site {site!r}", rows.kept)
+        y = family.checked(rows.y / trials, where, rows.kept)
         return Outcomes(
+            family,
             rows.x,
             y,
             ones if rows.weights is None else rows.weights,
@@ -212,62 +202,108 @@ class Outcomes(NamedTuple):
             0 * ones if rows.offset is None else rows.offset,
         )
 
+    def opening(self) -> Opening:
+        """What the site says before the first round."""
+        return Opening(
+            complete=len(self.y),
+            rows=float(self.weights.sum()),
+            columns=standard.moments(self.x, self.weights * self.trials),
+            outcome=standard.moments(self.y[:, None], self.weights),
+            events=0.0,
+            constant=float(self.weights @ self.family.constant(self.y, self.trials)),
+        )
+
+    def objective(self, units: Units) -> LinearObjective:
+        """The loss of the rows; their columns are standardised in place."""
+        unit, counts = units.outcome, self.weights * self.trials
+        return LinearObjective(self.family, units.scale.apply(self.x), self.y / unit, counts, self.offset / unit)
+
+
+@dataclass(frozen=True)
+class GlmModel:
+    """A family, the columns it is linear in, and the prior of their coefficients."""
+
+    family: Family
+    design: Design
+    prior: Prior
+
+    @staticmethod
+    def of(name: str, design: Design, prior: Prior) -> "GlmModel":
+        """The model of a family by its name."""
+        return GlmModel(family_of(name, len(design.classes)), design, prior)
+
+    @property
+    def predictors(self) -> int:
+        """How many predictors a row has that are linear in its columns."""
+        return self.family.predictors - self.family.shapes
+
+    @property
+    def size(self) -> int:
+        return self.predictors * len(self.design.names) + self.family.shapes
+
+    def part(self, rows: SiteRows, where: str) -> Outcomes:
+        return Outcomes.of(rows, self.family, where)
+
+    def units(self, openings: Mapping[str, Opening]) -> Units:
+        complete = sum(opening.complete for opening in openings.values())
+        if complete < self.size + self.family.has_scale:
+            raise DataError(
+                f"{complete} complete rows at all sites together, and {self.size} coefficients; "
+                "expected more rows than coefficients"
+            )
+        pooled = standard.pooled(opening.columns for opening in openings.values())
+        return Units(standard.standardise(pooled, self.design.names), _unit(self.family, openings))
+
+    def fit(
+        self,
+        openings: Mapping[str, Opening],
+        units: Units,
+        sites: Mapping[str, Objective],
+        ask: Ask = in_turn,
+        losses: Losses = losses_in_turn,
+    ) -> GlmFit:
+        family, predictors = self.family, self.predictors
+        one = units.outcome * units.scale.back
+        null = np.zeros(len(one), bool)
+        if units.scale.intercept is not None:
+            null[units.scale.intercept] = True
+        regression = Regression(
+            sites=sites,
+            names=_names(self.design, family),
+            back=_blocks(one, predictors, family.shapes),
+            parameters=lambda w: _parameters(w, one, predictors, family.shapes),
+            prior=no_prior(self.size),
+            null=np.concatenate([np.tile(null, predictors), np.ones(family.shapes, bool)]),
+            rows={name: opening.rows for name, opening in openings.items()},
+            ask=ask,
+            losses=losses,
+        )
+        regression, optimum = _fixed_point(regression, self.prior, family)
+        if family.shapes:  # the derivative of α = e^a
+            back = regression.back.copy()
+            back[-1, -1] = np.exp(optimum.w[-1])
+            regression = replace(regression, back=back)
+        return GlmFit(
+            regression=regression,
+            optimum=optimum,
+            family=family,
+            design=self.design,
+            constants={name: opening.constant for name, opening in openings.items()},
+            unit=units.outcome,
+            prior=self.prior,
+            back_to_columns=one,
+        )
+
 
 def fit_rows(family: Family, design: Design, rows: Mapping[str, SiteRows], prior: Prior) -> GlmFit:
     """Fit a family to the rows of sites; their columns are standardised in place."""
-    parts = {name: Outcomes.of(each, family, name) for name, each in rows.items()}
-    counts = {name: part.weights * part.trials for name, part in parts.items()}
-    pooled = standard.pooled(standard.moments(part.x, counts[name]) for name, part in parts.items())
-    size, predictors = len(design.names), family.predictors - family.shapes
-    nobs = {name: float(part.weights.sum()) for name, part in parts.items()}
-    complete, wanted = sum(len(part.y) for part in parts.values()), predictors * size + family.shapes
-    if complete < wanted + family.has_scale:
-        raise DataError(
-            f"{complete} complete rows at all sites together, and {wanted} coefficients; "
-            "expected more rows than coefficients"
-        )
-    scale = standard.standardise(pooled, design.names)
-    unit = _unit(family, parts)
-    objectives = {
-        name: LinearObjective(family, scale.apply(part.x), part.y / unit, counts[name], part.offset / unit)
-        for name, part in parts.items()
-    }
-    constants = {name: float(part.weights @ family.constant(part.y, part.trials)) for name, part in parts.items()}
-    one = unit * scale.back
-    null = np.zeros(size, bool)
-    if scale.intercept is not None:
-        null[scale.intercept] = True
-    regression = Regression(
-        sites=objectives,
-        names=_names(design, family),
-        back=_blocks(one, predictors, family.shapes),
-        parameters=lambda w: _parameters(w, one, predictors, family.shapes),
-        prior=no_prior(predictors * size + family.shapes),
-        null=np.concatenate([np.tile(null, predictors), np.ones(family.shapes, bool)]),
-        rows=nobs,
-    )
-    fitted = _fixed_point(regression, prior, family)
-    fit = GlmFit(
-        regression=fitted[0],
-        optimum=fitted[1],
-        family=family,
-        design=design,
-        constants=constants,
-        unit=unit,
-        prior=prior,
-        back_to_columns=one,
-    )
-    if family.shapes:  # the derivative of α = e^a
-        back = fit.regression.back.copy()
-        back[-1, -1] = np.exp(fit.optimum.w[-1])
-        fit = replace(fit, regression=replace(fit.regression, back=back))
-    return fit
+    return fit_here(GlmModel(family, design, prior), rows)
 
 
 def _closing(regression: Regression, w: np.ndarray) -> Closing:
     """The closing sums of all sites."""
     sites = cast("Mapping[str, LinearObjective]", regression.sites)
-    parts = [Closing.of(objective, w) for objective in sites.values()]
+    parts = [objective.closing(w) for objective in sites.values()]
     return Closing(
         sum(part.pearson for part in parts),
         sum(part.deviance for part in parts),
@@ -305,11 +341,11 @@ def _fixed_point(regression: Regression, prior: Prior, family: Family) -> tuple[
     return regression, optimum._replace(rounds=rounds)
 
 
-def _unit(family: Family, parts: Mapping[str, Outcomes]) -> float:
+def _unit(family: Family, openings: Mapping[str, Opening]) -> float:
     """What an outcome without a scale of its own is divided by: its standard deviation over all sites."""
     if family.link != "identity":
         return 1.0
-    pooled = standard.pooled(standard.moments(part.y[:, None], part.weights) for part in parts.values())
+    pooled = standard.pooled(opening.outcome for opening in openings.values())
     spread = float(np.sqrt(pooled.products[0, 0] / pooled.rows))
     if spread <= standard.CONSTANT * abs(pooled.mean[0]):
         raise DataError(f"the outcome is {pooled.mean[0]:g} in every row of every site; there is nothing to explain")

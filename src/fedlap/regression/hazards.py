@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -10,11 +10,13 @@ from fedlap.checks import known_keywords
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import standard
 from fedlap.regression.cox import Survival
-from fedlap.regression.design import Design, designs
-from fedlap.regression.federation import Regression
+from fedlap.regression.design import Design, SiteRows, designs
+from fedlap.regression.federation import Losses, Regression, losses_in_turn
 from fedlap.regression.fit import SitesFit
+from fedlap.regression.model import Opening, Units, fit_here
+from fedlap.regression.objective import Objective
 from fedlap.regression.prior import NormalPrior, Prior, as_prior
-from fedlap.regression.rounds import Belief, no_prior
+from fedlap.regression.rounds import Ask, Belief, in_turn, no_prior
 from fedlap.regression.standard import Scale
 from fedlap.regression.tables import frame
 
@@ -102,36 +104,92 @@ def cox(
             f"formula is {formula!r}; expected the right side alone: duration= and event= are the outcome"
         )
     design, rows = designs(formula, sites, site=site, weights=weights, offset=offset, duration=duration, event=event)
-    ones = {name: np.ones(len(part.x)) if part.weights is None else part.weights for name, part in rows.items()}
-    pooled = standard.pooled(standard.moments(part.x, ones[name]) for name, part in rows.items())
-    scale = standard.standardise(pooled, design.names, centred=True)
-    survivals = {}
-    for name, part in rows.items():
-        assert part.duration is not None and part.event is not None, "both are said above"
-        x = scale.apply(part.x)
-        survivals[name] = Survival.of(x, part.duration, part.event, part.weights, part.offset, ties)
-    events = {name: float(ones[name] @ np.asarray(part.event)) for name, part in rows.items()}
-    if not sum(events.values()):
-        raise DataError(f"column {event!r} is 0 in every row of every site: no event, so there is nothing to explain")
-    size = len(design.names)
-    belief = no_prior(size)
-    if wanted is not None:
-        belief = Belief(np.zeros(size), wanted.precision * np.eye(size))
-    regression = Regression(
-        sites=survivals,
-        names=design.names,
-        back=scale.back,
-        parameters=lambda w: scale.back @ w,
-        prior=belief,
-        null=np.zeros(size, bool),
-        rows={name: float(count.sum()) for name, count in ones.items()},
-    )
-    return CoxFit(
-        regression=regression,
-        optimum=regression.optimum(),
-        design=design,
-        scale=scale,
-        ties=ties,
-        prior=wanted,
-        events=events,
-    )
+    return fit_here(CoxModel(design, ties, wanted), rows)
+
+
+class Durations(NamedTuple):
+    """The rows of a site as a Cox regression takes them."""
+
+    rows: SiteRows
+    duration: np.ndarray
+    event: np.ndarray
+    weights: np.ndarray
+    ties: str
+
+    def opening(self) -> Opening:
+        """What the site says before the first round."""
+        return Opening(
+            complete=len(self.event),
+            rows=float(self.weights.sum()),
+            columns=standard.moments(self.rows.x, self.weights),
+            outcome=standard.Moments(0.0, np.zeros(1), np.zeros((1, 1))),
+            events=float(self.weights @ self.event),
+            constant=0.0,
+        )
+
+    def objective(self, units: Units) -> Survival:
+        """The loss of the rows; their columns are standardised in place."""
+        x, rows = units.scale.apply(self.rows.x), self.rows
+        return Survival.of(x, self.duration, self.event, rows.weights, rows.offset, self.ties)
+
+
+@dataclass(frozen=True)
+class CoxModel:
+    """The columns that a hazard is log-linear in, how ties are treated, and the prior of the coefficients."""
+
+    design: Design
+    ties: str
+    prior: NormalPrior | None
+
+    @property
+    def size(self) -> int:
+        return len(self.design.names)
+
+    def part(self, rows: SiteRows, where: str) -> Durations:
+        if rows.duration is None or rows.event is None:
+            raise ConfigError(f"{where}: the design has no duration and event; expected both")
+        weights = np.ones(len(rows.x)) if rows.weights is None else rows.weights
+        return Durations(rows, rows.duration, rows.event, weights, self.ties)
+
+    def units(self, openings: Mapping[str, Opening]) -> Units:
+        pooled = standard.pooled(opening.columns for opening in openings.values())
+        scale = standard.standardise(pooled, self.design.names, centred=True)
+        if not sum(opening.events for opening in openings.values()):
+            event = self.design.roles.event
+            raise DataError(
+                f"column {event!r} is 0 in every row of every site: no event, so there is nothing to explain"
+            )
+        return Units(scale)
+
+    def fit(
+        self,
+        openings: Mapping[str, Opening],
+        units: Units,
+        sites: Mapping[str, Objective],
+        ask: Ask = in_turn,
+        losses: Losses = losses_in_turn,
+    ) -> CoxFit:
+        belief = no_prior(self.size)
+        if self.prior is not None:
+            belief = Belief(np.zeros(self.size), self.prior.precision * np.eye(self.size))
+        scale = units.scale
+        regression = Regression(
+            sites=sites,
+            names=self.design.names,
+            back=scale.back,
+            parameters=lambda w: scale.back @ w,
+            prior=belief,
+            null=np.zeros(self.size, bool),
+            rows={name: opening.rows for name, opening in openings.items()},
+            ask=ask,
+            losses=losses,
+        )
+        return CoxFit(
+            regression=regression,
+            optimum=regression.optimum(),
+            design=self.design,
+            scale=scale,
+            ties=self.ties,
+            prior=self.prior,
+            events={name: opening.events for name, opening in openings.items()},
+        )

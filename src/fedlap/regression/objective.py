@@ -36,6 +36,14 @@ class Objective(Loss, Protocol):
         ...
 
 
+class Closing(NamedTuple):
+    """What a site says once the weights are found, as sums over its rows."""
+
+    pearson: float
+    deviance: float
+    information: np.ndarray  # empty of a family with a shape
+
+
 BLOCK = 8192  # rows: what is made of them for a Hessian stays in the processor's cache
 
 
@@ -80,6 +88,15 @@ class LinearObjective:
     def meat(self, w: np.ndarray) -> np.ndarray:
         slope = np.atleast_2d(self.family.slope(self.y, self.predict(w)))
         return self._square(slope[:, None] * slope[None] * self.weights)
+
+    def closing(self, w: np.ndarray) -> Closing:
+        """The closing sums of the rows."""
+        f, family = self.predict(w), self.family
+        pearson = np.nan
+        if not family.unordered:
+            pearson = float(self.weights @ ((self.y - family.mean(f)) ** 2 / family.variance(f)))
+        deviance = float(self.weights @ family.deviance(self.y, f))
+        return Closing(pearson, deviance, self.information(w) if not family.shapes else np.zeros(0))
 
     def _parts(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shapes = self.family.shapes

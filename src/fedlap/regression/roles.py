@@ -84,9 +84,9 @@ def check_success(name: str, variable: Mapping[str, Any], roles: Roles) -> None:
 
 
 def check_rows(
-    columns: Mapping[str, np.ndarray], y: np.ndarray | None, kept: np.ndarray, roles: Roles, where: str
+    columns: Mapping[str, np.ndarray], y: np.ndarray | None, numbers: np.ndarray, roles: Roles, where: str
 ) -> None:
-    """Raise a DataError for a value that its role does not allow."""
+    """Raise a DataError for a value that its role does not allow; `numbers` are those of the rows."""
     rules = {
         "weights": (lambda v: v > 0, "a number above 0"),
         "exposure": (lambda v: v > 0, "a number above 0"),
@@ -98,7 +98,7 @@ def check_rows(
         if role in columns and not (good := rule(columns[role])).all():
             row = int(np.argmin(good))
             raise DataError(
-                f"{where}, row {kept[row]}: column {getattr(roles, role)!r}, the {role}, is {columns[role][row]:g}; "
+                f"{where}, row {numbers[row]}: column {getattr(roles, role)!r}, the {role}, is {columns[role][row]:g}; "
                 f"expected {expected}"
             )
     if y is not None and "trials" in columns:
@@ -106,6 +106,6 @@ def check_rows(
         if not good.all():
             row = int(np.argmin(good))
             raise DataError(
-                f"{where}, row {kept[row]}: the outcome is {y[row]:g} of {columns['trials'][row]:g} trials; "
+                f"{where}, row {numbers[row]}: the outcome is {y[row]:g} of {columns['trials'][row]:g} trials; "
                 "expected a whole number from 0 to them"
             )

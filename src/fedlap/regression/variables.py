@@ -298,13 +298,15 @@ def template(variables: Mapping[str, Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(columns, index=pandas.RangeIndex(rows))
 
 
-def conform(name: str, variable: Mapping[str, Any], column: Values, kept: np.ndarray, where: str) -> Any:
-    """The kept rows of a site's column, in the kind and with the levels that were agreed on."""
+def conform(
+    name: str, variable: Mapping[str, Any], column: Values, kept: np.ndarray, where: str, numbers: np.ndarray
+) -> Any:
+    """The kept rows of a site's column, in the kind and with the levels that were agreed on; all rows have numbers."""
     kind, values, gone = column
     if kind not in (variable["kind"], "empty"):
         row = int(np.argmin(gone))
         raise DataError(
-            f"{where}, row {row}: column {name!r} is {_shown(values[row])!r}; "
+            f"{where}, row {numbers[row]}: column {name!r} is {_shown(values[row])!r}; "
             f"expected {SAID[variable['kind']]}, as in the model"
         )
     if kind != "empty" and "levels" in variable:
@@ -312,7 +314,7 @@ def conform(name: str, variable: Mapping[str, Any], column: Values, kept: np.nda
         if not known.all():
             row = int(kept[np.argmin(known)])
             raise DataError(
-                f"{where}, row {row}: column {name!r} is {_shown(values[row])!r}, a level that no site had; "
+                f"{where}, row {numbers[row]}: column {name!r} is {_shown(values[row])!r}, a level that no site had; "
                 f"expected one of {listing(variable['levels'])}"
             )
     return _series(variable, values[kept])

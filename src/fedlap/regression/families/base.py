@@ -34,12 +34,12 @@ class Family:
 
     expected: str  # of an outcome, for the message
 
-    def checked(self, y: np.ndarray, site: str, numbers: np.ndarray) -> np.ndarray:
+    def checked(self, y: np.ndarray, where: str, numbers: np.ndarray) -> np.ndarray:
         """The outcomes, if the family can have them all; `numbers` are those of their rows."""
         wrong = np.flatnonzero(self.check(y))
         if len(wrong):
             first = wrong[0]
-            raise DataError(f"{site}, row {numbers[first]}: the outcome is {y[first]:g}; expected {self.expected}")
+            raise DataError(f"{where}, row {numbers[first]}: the outcome is {y[first]:g}; expected {self.expected}")
         return y
 
     def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:

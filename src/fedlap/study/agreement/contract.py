@@ -11,6 +11,7 @@ change while a study is under way.
 """
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import ConfigError, unknown
 from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
-from fedlap.study.agreement.sections import General, parse_general, parse_network
+from fedlap.study.agreement.sections import General, NetworkSection, parse_general, parse_network
 from fedlap.study.table.columns import Column, Target
 
 SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "network")
@@ -35,39 +36,21 @@ class Member:
     private_key: Path  # at the member itself
 
 
-@dataclass(frozen=True)
-class Study:
-    """A study that can be run: every setting checked, every default written down."""
+@dataclass(frozen=True, kw_only=True)
+class CommonStudy:
+    """What a study of any kind has: its members, the columns of their files, and where they meet."""
 
     path: Path
     name: str
     columns: tuple[Column, ...]
-    target: Target
     members: tuple[Member, ...]  # sorted by name
-    rounds: int
     seed: int
     minimum_rows: int
-    test_fraction: float
-    share_points: bool
     ignored_columns: tuple[str, ...]
     address: str
     quorum: int
     deadline: float
     retries: int
-    method: MethodSettings = field(repr=False)
-
-    @classmethod
-    def read(cls, path: str | Path) -> "Study":
-        """The study in a file, or in the study.toml of a folder."""
-        path = Path(path)
-        path = path / "study.toml" if path.is_dir() else path
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a TOML file ({error})") from error
-        return resolve(table, path)
 
     @property
     def folder(self) -> Path:
@@ -81,6 +64,34 @@ class Study:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all that the members must share and that somebody said."""
+        raise NotImplementedError
+
+    def member(self, name: str) -> Member:
+        """The member of this name; ConfigError if there is none."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise unknown("member", name, [member.name for member in self.members])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(CommonStudy):
+    """A study of a model that predicts, and can be run: every setting checked, every default written down."""
+
+    target: Target
+    rounds: int
+    test_fraction: float
+    share_points: bool
+    method: MethodSettings = field(repr=False)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Study":
+        """The study in a file, or in the study.toml of a folder."""
+        return resolve(*read_table(path))
 
     @property
     def digest(self) -> str:
@@ -110,12 +121,17 @@ class Study:
         general = {item.name: getattr(self, item.name) for item in fields(General)}
         return {**general, "members": [member.name for member in self.members]}
 
-    def member(self, name: str) -> Member:
-        """The member of this name; ConfigError if there is none."""
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise unknown("member", name, [member.name for member in self.members])
+
+def read_table(path: str | Path) -> tuple[dict[str, Any], Path]:
+    """The settings in a file, or in the study.toml of a folder, and the path of the file."""
+    path = Path(path)
+    path = path / "study.toml" if path.is_dir() else path
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig")), path
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error})") from error
 
 
 def resolve(table: dict[str, Any], path: str | Path) -> Study:
@@ -127,14 +143,7 @@ def resolve(table: dict[str, Any], path: str | Path) -> Study:
 
 
 def _resolve(table, path):
-    for section, value in table.items():
-        if section not in SECTIONS:
-            raise unknown("section", section, SECTIONS)
-        if not isinstance(value, dict) and not (section == "columns" and isinstance(value, list)):
-            raise ConfigError(f"{section} is {value!r}; expected a table, [{section}]")
-    for section in ("study", "columns", "target", "model", "algorithm"):
-        if section not in table:
-            raise ConfigError(f"[{section}] is missing")
+    check_sections(table, SECTIONS, ("study", "columns", "target", "model", "algorithm"))
     general = parse_general(table["study"])
     network = parse_network(table.get("network", {}), len(general.members))
     target = Target.parse(table["target"])
@@ -145,35 +154,55 @@ def _resolve(table, path):
             f"that is left out of it: expected {len(general.members)}, all members"
         )
     return Study(
-        path=path,
-        name=general.name,
-        columns=_columns(table["columns"], target, general.ignored_columns),
+        **common_fields(path, general, network, parse_columns(table["columns"], general.ignored_columns, target)),
         target=target,
-        members=tuple(_member(path.parent, name) for name in sorted(general.members)),
         rounds=general.rounds,
-        seed=general.seed,
-        minimum_rows=general.minimum_rows,
         test_fraction=float(general.test_fraction),
         share_points=general.share_points,
-        ignored_columns=general.ignored_columns,
-        address=network.address,
-        quorum=quorum,
-        deadline=float(network.deadline),
-        retries=network.retries,
         method=method,
     )
 
 
-def _columns(table, target, ignored):
+def check_sections(table: dict[str, Any], known: Sequence[str], needed: Sequence[str]) -> None:
+    """ConfigError unless a study's table has no other sections than these, and all that are needed."""
+    for section, value in table.items():
+        if section not in known:
+            raise unknown("section", section, known)
+        if not isinstance(value, dict) and not (section == "columns" and isinstance(value, list)):
+            raise ConfigError(f"{section} is {value!r}; expected a table, [{section}]")
+    for section in needed:
+        if section not in table:
+            raise ConfigError(f"[{section}] is missing")
+
+
+def common_fields(path: Path, general: General, network: NetworkSection, columns: tuple[Column, ...]) -> dict[str, Any]:
+    """The fields of a study of any kind."""
+    return {
+        "path": path,
+        "name": general.name,
+        "columns": columns,
+        "members": tuple(_member(path.parent, name) for name in sorted(general.members)),
+        "seed": general.seed,
+        "minimum_rows": general.minimum_rows,
+        "ignored_columns": general.ignored_columns,
+        "address": network.address,
+        "quorum": network.quorum or len(general.members),
+        "deadline": float(network.deadline),
+        "retries": network.retries,
+    }
+
+
+def parse_columns(table: Any, ignored: Sequence[str], target: Target | None = None) -> tuple[Column, ...]:
+    """The section [columns], checked."""
     pairs = table.items() if isinstance(table, dict) else table
     columns = tuple(Column.parse(name, column) for name, column in pairs)
     if not columns:
         raise ConfigError("[columns] is empty; expected at least one column")
-    for column in columns:
-        if column.name == target.name:
-            raise ConfigError(f"{column.name!r} is the target and in [columns]; expected it in [target] only")
+    names = [column.name for column in columns]
+    if target is not None and target.name in names:
+        raise ConfigError(f"{target.name!r} is the target and in [columns]; expected it in [target] only")
     for name in ignored:
-        if name == target.name or name in [column.name for column in columns]:
+        if name in names or (target is not None and name == target.name):
             raise ConfigError(f"{name!r} is in study.ignored_columns and also used; expected one of the two")
     return columns
 

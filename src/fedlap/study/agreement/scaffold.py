@@ -4,16 +4,33 @@ import os
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedlap.errors import ConfigError
-from fedlap.study.agreement.contract import Study, resolve
+from fedlap.study.agreement.contract import CommonStudy, Study, resolve
 from fedlap.study.agreement.keys import make_authority, make_member, write_new
+
+if TYPE_CHECKING:
+    from fedlap.study.agreement.regression import RegressionStudy
+
+AnyStudy = TypeVar("AnyStudy", bound=CommonStudy)
 
 
 def new_study(folder: str | Path, text: str) -> Study:
     """Write the folder of the study that the text describes; it appears complete, or not at all."""
-    folder = Path(folder)
+    return _new(Path(folder), text, resolve)
+
+
+def new_regression(folder: str | Path, text: str) -> "RegressionStudy":
+    """Write the folder of the regression that the text describes; it appears complete, or not at all."""
+    from fedlap.study.agreement.regression import resolve_regression
+
+    return _new(Path(folder), text, resolve_regression)
+
+
+def _new(folder: Path, text: str, resolve: Callable[[dict[str, Any], Path], AnyStudy]) -> AnyStudy:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists already; expected the name of a new folder: nothing is ever overwritten")
     study = resolve(tomllib.loads(text), folder / "study.toml")

@@ -1,8 +1,9 @@
 """The sections [study] and [network] of a study's file, key by key."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fedlap.checks import is_number, whole_number
 from fedlap.errors import ConfigError, unknown
@@ -39,7 +40,7 @@ class NetworkSection:
 
 def parse_general(table: dict[str, Any]) -> General:
     """The section [study], checked."""
-    general = _section(General, table, "study")
+    general = parse_section(General, table, "study", ("name", "members"))
     check_name(general.name, "study.name")
     members = general.members
     if not isinstance(members, tuple) or len(members) < 2:
@@ -75,7 +76,7 @@ def check_address(name: str, address: object) -> None:
 
 def parse_network(table: dict[str, Any], count: int) -> NetworkSection:
     """The section [network], checked; `count` is the number of members, which a quorum cannot exceed."""
-    network = _section(NetworkSection, table, "network")
+    network = parse_section(NetworkSection, table, "network")
     check_address("network.address", network.address)
     whole_number("network.quorum", network.quorum, 0)
     if network.quorum > count:
@@ -86,12 +87,16 @@ def parse_network(table: dict[str, Any], count: int) -> NetworkSection:
     return network
 
 
-def _section(kind, table, section):
-    known = [item.name for item in fields(kind)]
+Section = TypeVar("Section")
+
+
+def parse_section(kind: type[Section], table: dict[str, Any], section: str, needed: Sequence[str] = ()) -> Section:
+    """A section as the dataclass of its keys; ConfigError at one that is not known, or is missing."""
+    known = [item.name for item in fields(cast(Any, kind))]
     for key in table:
         if key not in known:
             raise unknown(f"key in [{section}]", key, known)
-    for key in ("name", "members"):
-        if key in known and key not in table:
+    for key in needed:
+        if key not in table:
             raise ConfigError(f"{section}.{key} is missing")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

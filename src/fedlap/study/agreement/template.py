@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedlap.study.agreement.sections import DEFAULT_ADDRESS
@@ -57,6 +57,34 @@ deadline = {deadline}           # seconds a member has for one round; after it t
 retries = 3              # how often a member that does not answer is asked again
 """
 
+REGRESSION = """\
+# {name}: what the members agree on. Every member has the same copy of this file; only [network] may differ.
+# Check a file against it, which sends nothing:  fedlap study check study.toml --data FILE.csv
+
+[study]
+name = {name}
+members = {members}
+minimum_rows = 10        # a member with fewer rows is refused: sums would tell about single patients
+ignored_columns = {ignored}     # columns that a file may have and nobody reads, such as "patient_id"
+
+# One line for each column that the regression uses, the outcome too. An empty cell is a missing value:
+# missing = "refuse" does not allow it, "drop" leaves out its row. A value outside minimum .. maximum is refused.
+# The first category is the reference that the others are compared with.
+{warning}[columns]
+{columns}
+
+# family = "gaussian", "binomial", "poisson", "negative_binomial", "gamma" or "multinomial"; or, for a Cox regression,
+# duration, event and ties ("efron" or "breslow"), and a formula without left side. weights, offset, exposure and
+# trials name columns; success is the category of a binomial outcome that counts. prior_sd = 2.5 is a weak prior.
+[regression]
+{regression}
+
+[network]                # the coordinator's: may be changed while the study is under way
+address = {address}      # of the server, as the members reach it; for a new host:  fedlap study certificate STUDY
+deadline = {deadline}           # seconds a member has for one round; after it, it is asked again
+retries = 3              # how often within these a member that does not answer is asked again
+"""
+
 DRAFTED = """\
 # DRAFTED from one member's file: types, categories and ranges are guesses. Read every line before you share this.
 """
@@ -93,6 +121,31 @@ def study_text(
         algorithm="\n".join(f"{_key(key)} = {_value(value)}" for key, value in algorithm.items()),
         address=_value(address),
         quorum=len(members) if quorum is None else quorum,
+        deadline=_value(deadline),
+    )
+
+
+def regression_text(
+    name: str,
+    members: Sequence[str],
+    columns: Sequence[Column],
+    settings: Mapping[str, Any],
+    *,
+    address: str = DEFAULT_ADDRESS,
+    ignored: Sequence[str] = (),
+    deadline: float = 300,
+    drafted: bool = False,
+) -> str:
+    """The text of a regression's study.toml; `settings` is the table [regression], in which None says nothing."""
+    said = {key: value for key, value in settings.items() if value is not None}
+    return REGRESSION.format(
+        name=_value(name),
+        members=_value(list(members)),
+        ignored=_value(list(ignored)),
+        warning=DRAFTED if drafted else "",
+        columns="\n".join(f"{_key(column.name)} = {_column(column)}" for column in columns),
+        regression="\n".join(f"{_key(key)} = {_value(value)}" for key, value in said.items()),
+        address=_value(address),
         deadline=_value(deadline),
     )
 

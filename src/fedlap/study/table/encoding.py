@@ -6,7 +6,7 @@ go back to every site, which fills in, standardises and codes its own rows.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -109,20 +109,27 @@ def warnings(study: Requirements, train: Checked) -> list[str]:
 
     They are no reason to refuse: what a category's few rows tell is the member's to judge, and so is merging it.
     """
-    groups = [(c.name, c.categories, train.values[c.name]) for c in study.columns if c.kind == "category"]
-    groups.append((study.target.name, study.target.classes, train.known_labels()))
-    few = []
-    for name, choices, places in groups:
-        counts = np.bincount(places, minlength=len(choices))
-        few += [
-            f"  {name} = {choice}: {count}"
-            for choice, count in zip(choices, counts, strict=True)
-            if 0 < count < study.minimum_rows
-        ]
+    target = Column(study.target.name, "category", categories=study.target.classes)
+    values = {**train.values, target.name: train.known_labels()}
+    return rare((*study.columns, target), values, study.minimum_rows, "rows to train on")
+
+
+def rare(columns: Iterable[Column], values: Mapping[str, np.ndarray], minimum: int, rows: str) -> list[str]:
+    """A warning of the categories that some rows have, but fewer than the minimum; no lines without any."""
+    few, count = [], 0
+    for column in columns:
+        if column.kind == "category":
+            count = len(values[column.name])
+            counts = np.bincount(values[column.name], minlength=len(column.categories))
+            few += [
+                f"  {column.name} = {category}: {found}"
+                for category, found in zip(column.categories, counts, strict=True)
+                if 0 < found < minimum
+            ]
     if not few:
         return []
     return [
-        f"warning: of the {len(train)} rows to train on, fewer than {study.minimum_rows} (minimum_rows) have",
+        f"warning: of the {count} {rows}, fewer than {minimum} (minimum_rows) have",
         *few,
         "What is sent every round may tell about single ones of these patients. If that must not be, all members",
         "must agree to merge such categories in the study file, or this one must not take part.",

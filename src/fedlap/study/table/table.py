@@ -1,6 +1,7 @@
 """A site's table, checked: every cell of its file is held against the study, and all problems are told at once."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from fedlap.data.federation import stratified
 from fedlap.errors import DataError, nearest
 from fedlap.streams import stream
 from fedlap.study.table.cells import MISSING, NUMBER, Unfit, read_category, read_number
-from fedlap.study.table.columns import MISSING_CATEGORY
+from fedlap.study.table.columns import MISSING_CATEGORY, Column
 from fedlap.study.table.problems import Problems, shown
 from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.sheet import read
@@ -62,33 +63,51 @@ class Checked:
 
 def check_file(study: Requirements, path: str | Path) -> Checked:
     """A file with the target, to take part in the study."""
-    checked = _check(study, Path(path), with_target=True)
+    checked = _check(study.columns, Path(path), study.target, study.ignored_columns)
     rows = len(checked)
     training = rows - min(round(study.test_fraction * rows), max(rows - 1, 0))
     if training < study.minimum_rows:
-        raise DataError(
-            f"{checked.path.name}: {rows} usable rows ({len(checked.dropped)} dropped for missing values), "
-            f"{training} of them to train on; expected at least {study.minimum_rows} (minimum_rows of the study): "
-            "sums over fewer would tell too much about single patients"
-        )
+        raise _too_few(checked, f", {training} of them to train on", study.minimum_rows)
     return checked
 
 
 def check_inputs(study: Requirements, path: str | Path) -> Checked:
     """A file of new patients: the target may be absent and is not looked at, and one row is enough."""
-    checked = _check(study, Path(path), with_target=False)
+    return check_new_rows(study.columns, path, (study.target.name, *study.ignored_columns))
+
+
+def check_rows(columns: Sequence[Column], path: str | Path, minimum_rows: int, others: Sequence[str] = ()) -> Checked:
+    """A file to take part in a study that has no target; columns of the other names may be there, too."""
+    checked = _check(columns, Path(path), None, others)
+    if len(checked) < minimum_rows:
+        raise _too_few(checked, "", minimum_rows)
+    return checked
+
+
+def check_new_rows(columns: Sequence[Column], path: str | Path, others: Sequence[str] = ()) -> Checked:
+    """A file of new patients, of which one is enough; columns of the other names may be there, too."""
+    checked = _check(columns, Path(path), None, others)
     if not len(checked) and not len(checked.dropped):
         raise DataError(f"{checked.path.name}: no rows below the header; expected one for each patient")
     return checked
 
 
-def _check(study, path, with_target):
+def _too_few(checked, training, minimum):
+    return DataError(
+        f"{checked.path.name}: {len(checked)} usable rows ({len(checked.dropped)} dropped for missing values)"
+        f"{training}; "
+        f"expected at least {minimum} (minimum_rows of the study): "
+        "sums over fewer would tell too much about single patients"
+    )
+
+
+def _check(wanted, path, target, others):
     problems = Problems(path)
     sheet = read(path, problems)
-    places = _places(study, sheet.header, problems, with_target)
+    places = _places([column.name for column in (*wanted, *((target,) if target else ()))], others, sheet, problems)
     problems.stop()
-    columns = [(column, places[column.name]) for column in study.columns]
-    values = {column.name: [] for column in study.columns}
+    columns = [(column, places[column.name]) for column in wanted]
+    values = {column.name: [] for column in wanted}
     missing = dict.fromkeys(places, 0)
     labels, kept, dropped = [], [], []
     for row, cells in sheet.rows:
@@ -97,32 +116,31 @@ def _check(study, path, with_target):
             value, drop_here = _input(column, cells[place], row, problems, missing)
             values[column.name].append(value)
             drop |= drop_here
-        if with_target:
-            label, drop_here = _label(study.target, cells[places[study.target.name]], row, problems, missing)
+        if target:
+            label, drop_here = _label(target, cells[places[target.name]], row, problems, missing)
             labels.append(label)
             drop |= drop_here
         (dropped if drop else kept).append((row, len(kept) + len(dropped)))
     problems.stop()
     at = np.array([place for _, place in kept], int)
-    kinds = {column.name: np.float64 if column.kind == "number" else np.int32 for column in study.columns}
+    kinds = {column.name: np.float64 if column.kind == "number" else np.int32 for column in wanted}
     return Checked(
         path=path,
         values={name: np.array(column, kinds[name])[at] for name, column in values.items()},
-        labels=np.array(labels, np.int32)[at] if with_target else None,
+        labels=np.array(labels, np.int32)[at] if target else None,
         row_numbers=np.array([row for row, _ in kept], int),
         dropped=np.array([row for row, _ in dropped], int),
         missing=missing,
     )
 
 
-def _places(study, header, problems, with_target):
+def _places(wanted, others, sheet, problems):
     """Where each column that is wanted stands in the file."""
+    header = sheet.header
     if header and all(NUMBER.fullmatch(name) for name in header):
         problems.add(f"the values {', '.join(map(shown, header[:3]))} …; expected the names of the columns", row=1)
         return {}
-    target = study.target.name
-    wanted = [column.name for column in study.columns] + [target] * with_target
-    known = {*wanted, target, *study.ignored_columns}
+    known = {*wanted, *others}
     for place, name in enumerate(header):
         if not name:
             problems.add(f"column {place + 1} of the header has no name; expected one of the study's columns", row=1)
