@@ -212,7 +212,7 @@ def _change_tables(fit: SitesFit, moved: Mapping[str, np.ndarray]) -> list[Marku
         some = names[start : start + ACROSS]
         lines = [[label(name), *(_change(moved[site][j]) for site in some)] for j, name in enumerate(fit.index)]
         caption = "Change of each coefficient without a site, in standard errors"
-        tables.append(table(caption, ["coefficient", *(f"without {site}" for site in some)], lines))
+        tables.append(table(caption, ["coefficient", *(f"without {site}" for site in some)], lines, "across"))
     return tables
 
 
@@ -227,10 +227,10 @@ def _shapley(fit: SitesFit, shares: Mapping[str, float]) -> Markup:
         return paragraphs([f"There is one site; what is gained over the null model, {gain:.4g}, is its own."])
     how = "" if len(names) <= EXACT else " With so many sites they are means over orders drawn at random."
     told = (
-        f"All columns together raise the log-likelihood of all rows by {gain:.4g} over a model with intercepts alone. "
-        "Shapley values divide this gain among the sites by what each adds to the others, over all orders in which "
-        f"they might have joined.{how} A value below 0 is a site whose rows make the fit worse for the others. It "
-        "says how much a site changes the fit, not how good its data are."
+        f"All columns together raise the log-likelihood of all rows by about {gain:.4g} over a model with intercepts "
+        "alone. Shapley values divide this gain among the sites by what each adds to the others, over all orders in "
+        f"which they might have joined.{how} A value below 0 is a site whose rows make the fit worse for the others. "
+        "It says how much a site changes the fit, not how good its data are."
     )
     picture = figures.bars(names, values, "Shapley values of the sites", "gain in log-likelihood")
     lines = [[n, value(v), value(v / gain, f"{100 * v / gain:.1f} %") if gain > 0 else "–"] for n, v in shares.items()]
@@ -272,8 +272,8 @@ def what_left(fit: SitesFit, found: Contributions, result: Assessment | Unassess
         f"{quantity(len(fit.optimum.w), 'coefficient')} P, a round takes P + P² numbers to a site (weights and their "
         "precision) and 1 + 2P + P² from it (loss, score and factor).",
         "No row left any site, nor the prediction of one: what left are sums and means over rows. Sums over few rows, "
-        "or of as many coefficients as rows, can still tell much about single ones; that they do not is nothing that "
-        "this report proves.",
+        "or with as many coefficients as rows, can still tell much about single ones; this report is no proof "
+        "against that.",
         "Before the fit, sites agreed on columns and told their kinds, levels with counts, and ranges: the smallest "
         "and the largest value are those of rows. This is not counted here.",
     ]

@@ -30,8 +30,8 @@ from fedlap.regression.report.drawing import (
 )
 from fedlap.regression.report.markup import Markup, joined
 
-WIDE, HALF = 640.0, 460.0  # pixels
-NAMES = 24  # letters of a label
+WIDE, HALF, FOREST = 640.0, 460.0, 480.0  # pixels
+NAMES = 22  # letters of a label
 SEEN = 0.02  # a site's share of the weight, below which its interval may leave the picture
 STEEP = 30.0  # a range of logarithms beyond which ratios are no numbers to read
 
@@ -62,7 +62,7 @@ def forest(data: Forest) -> Markup:
     marks = [*data.sites, data.pooled, *data.others]
     left = width_of([mark.name for mark in marks], NAMES)
     low, high = forest_range(data)
-    x = Ruler(low, high, left + 8, WIDE - 14)
+    x = Ruler(low, high, left + 8, FOREST - 14)
     bottom = 14 + LINE * (len(marks) + 0.5)
     as_ratio = bool(data.ratio) and max(abs(low), abs(high)) < STEEP
     ticks = (ratio_ticks if as_ratio else linear_ticks)(low, high)
@@ -93,7 +93,7 @@ def forest(data: Forest) -> Markup:
         f"pooled estimate, {plain(data.pooled.estimate)}, from {plain(data.pooled.low)} to {plain(data.pooled.high)}; "
         "dashed lines for meta-analyses. The table has the numbers."
     )
-    return picture(WIDE, bottom + 42, f"Forest plot of {data.name}", described, *parts)
+    return picture(FOREST, bottom + 42, f"Forest plot of {data.name}", described, *parts)
 
 
 def forest_range(data: Forest) -> tuple[float, float]:

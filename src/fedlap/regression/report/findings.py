@@ -30,26 +30,22 @@ def what(fit: SitesFit, of: Subject, said: Mapping[str, Any]) -> Markup:
     }
     prior = getattr(fit, "prior", None)
     pairs["prior"] = "none" if prior is None else str(prior)
-    pairs |= {name: str(each) for name, each in said.items()}
-    numbers = {
-        "log-likelihood": value(fit.llf),
-        "AIC": value(fit.aic),
-        "BIC": value(fit.bic),
+    pairs |= {
+        "log-likelihood": value(fit.llf, f"{fit.llf:,.3f}"),
+        "AIC": value(fit.aic, f"{fit.aic:,.2f}"),
+        "BIC": value(fit.bic, f"{fit.bic:,.2f}"),
         "coefficients": count(len(fit.index)),
+        **{name: str(each) for name, each in said.items()},
     }
     told = (
-        f"One {of.family} regression of {quantity(fit.nobs, 'row')} at {quantity(len(sites), 'site')}. The rows stayed "
-        "where they are; the estimates are those that all rows in one place would have given."
+        f"A {of.family} regression of {quantity(fit.nobs, 'row')} at {quantity(len(sites), 'site')}. The rows stayed "
+        "where they are; the estimates are those that all rows in one place would give."
     )
-    state = [] if fit.converged else [tag("p", _unfinished(fit), class_="warning")]
-    return joined([paragraphs([told]), *state, facts(pairs), facts(numbers)])
-
-
-def _unfinished(fit: SitesFit) -> str:
-    return (
+    warning = (
         f"The rounds have NOT converged: after {fit.rounds} of them the estimates still move. Nothing below should be "
         "used."
     )
+    return joined([tag("p", told) if fit.converged else tag("p", warning, class_="warning"), facts(pairs)])
 
 
 def sites(fit: SitesFit, said: Mapping[str, Mapping[str, Any]]) -> Markup:
@@ -70,6 +66,8 @@ def sites(fit: SitesFit, said: Mapping[str, Mapping[str, Any]]) -> Markup:
     ]
     largest = max(rows, key=lambda name: rows[name])
     sentences = [f"{largest} has the most rows, {percent(rows[largest] / fit.nobs)} of all."]
+    if len(set(rows.values())) == 1:
+        sentences = ["All sites have as many rows."]
     if len(rows) == 1:
         sentences = ["There is one site, so this is an ordinary regression; nothing can be compared between sites."]
     if weighted:
@@ -141,7 +139,7 @@ def forests(fit: SitesFit, of: Subject) -> Markup:
         columns = ["site", "estimate", "95 % from", "to", *([data.ratio] if data.ratio else []), "weight"]
         picture = tag("figure", figures.forest(data), tag("figcaption", measured))
         numbers = table(f"{data.name}, by site", columns, lines)
-        parts.append(tag("div", tag("h3", data.name), tag("div", picture, numbers, class_="pair"), class_="together"))
+        parts.append(tag("div", tag("h3", data.name), tag("div", picture, numbers, class_="beside"), class_="together"))
     return joined([paragraphs([told, tests]), *parts])
 
 
@@ -182,7 +180,7 @@ def against_meta(fit: SitesFit) -> Markup:
     fixed, fixed_se, random, random_se = fit.meta.to_numpy().T
     distance, wider = (fixed - b) / se, fixed_se / se - 1
     columns = ["coefficient", "pooled", "standard error", "fixed", "standard error", "random", "standard error"]
-    columns += ["fixed − pooled, in pooled standard errors", "standard error of fixed against pooled"]
+    columns += ["fixed against pooled, in standard errors", "its standard error against pooled"]
     lines = [
         [label(name), *map(value, row[:6]), value(row[6], f"{row[6]:+.2f}"), value(row[7], f"{100 * row[7]:+.1f} %")]
         for name, *row in zip(fit.index, b, se, fixed, fixed_se, random, random_se, distance, wider, strict=True)
@@ -196,8 +194,8 @@ def against_meta(fit: SitesFit) -> Markup:
             f"{'higher' if distance[far] > 0 else 'lower'}."
         )
         sentences.append(
-            f"Its standard errors (one effect for all sites) are {100 * np.nanmin(wider):+.1f} % to "
-            f"{100 * np.nanmax(wider):+.1f} % of the pooled ones away."
+            f"Its standard errors (one effect for all sites) differ from the pooled ones by "
+            f"{100 * np.nanmin(wider):+.1f} to {100 * np.nanmax(wider):+.1f} %."
         )
     sentences.append(
         "A meta-analysis by coefficient knows of each site an estimate and its standard error alone; the pooled fit "

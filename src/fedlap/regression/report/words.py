@@ -16,6 +16,7 @@ CHANGED = {  # what a ratio multiplies
     "ratio of means": "the expected outcome",
     "hazard ratio": "the hazard",
 }
+SPOKEN = {"gaussian": "Gaussian", "poisson": "Poisson"}
 INTERVAL = (
     "A 95 % interval comes from a procedure that covers the true value in 95 of 100 studies like this one, if the "
     "model is right. It does not say that the true value is in this one with a probability of 95 %."
@@ -45,8 +46,9 @@ def subject(fit: SitesFit) -> Subject:
         exp = getattr(fit, "exp", None)
         return Subject(formula, name, "log", str(exp.columns[0]) if exp is not None else "", ())
     name = next((name for name, kind in FAMILIES.items() if type(family) is kind), type(family).__name__)
+    name = SPOKEN.get(name, name.replace("_", " "))
     levels = agreement.levels if agreement is not None and family.predictors - family.shapes > 1 else ()
-    return Subject(formula, name.replace("_", " "), family.link, family.ratio, levels)
+    return Subject(formula, name, family.link, family.ratio, levels)
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
@@ -88,8 +90,9 @@ def reading(name: Any, value: float, low: float, high: float, of: Subject, names
     if any(":" in each and column in each.split(":") for each in map(_column, names)):
         held += ", and where the columns that it interacts with are 0"
     effect = _multiplied(name, value, low, high, of) if of.ratio else _added(value, low, high)
-    verdict = "includes" if low <= 0 <= high else "excludes"
-    return f"{label(name)}: {held}, {_step(column)} goes with {effect}. The interval {verdict} no association."
+    none = "1, which is no association" if of.ratio else "0, which is no association"
+    verdict = f"The interval {'includes' if low <= 0 <= high else 'excludes'} {none}."
+    return f"{label(name)}: {held}, {_step(column)} goes with {effect}. {verdict}"
 
 
 def _column(name: Any) -> str:
@@ -126,7 +129,7 @@ def agreement_of_sites(Q: float, df: float, p: float, I2: float, tau2: float) ->
     """How far sites differ in a coefficient."""
     if not math.isfinite(Q):
         return "Fewer than two sites say anything of this coefficient; there is nothing to compare."
-    measured = f"Q = {Q:.2f} on {df:.0f} degrees of freedom, {probability(p)}; I² = {percent(I2)}, τ² = {number(tau2)}."
+    measured = f"Q = {Q:.2f} on {df:.0f} degrees of freedom, {probability(p)}; I² = {percent(I2)}, τ² = {tau2:.3g}."
     if p < 0.05:
         return f"{measured} The sites differ by more than chance alone would often make them."
     return f"{measured} The sites differ no more than chance may make them, which does not prove that they are alike."
