@@ -1,7 +1,7 @@
 """What pictures are made of: scales with round ticks, texts that fit, and an SVG that says what it shows."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ def power_ticks(low: float, high: float, most: int = 6) -> list[Tick]:
     """Powers of ten, where the ruler has their exponents."""
     first, last = math.ceil(low), math.floor(high)
     every = max(1, -(-(last - first + 1) // most))
-    return [Tick(k, "1" if k == 0 else f"1e{k}") for k in range(first, last + 1) if k % every == 0]
+    return [Tick(k, "1" if k == 0 else f"1e{k}".replace("-", "−")) for k in range(first, last + 1) if k % every == 0]
 
 
 def short(text: str, most: int) -> str:
@@ -192,6 +192,3 @@ def span(values: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
 def logarithm(x: float) -> float:
     """The exponent of ten; of nothing, no number."""
     return math.log10(x) if x > 0 else math.nan
-
-
-Ticks = Callable[[float, float], list[Tick]]

@@ -10,7 +10,7 @@ from fedlap.regression.fit import SitesFit
 from fedlap.regression.report import figures, words
 from fedlap.regression.report.figures import Forest, Mark
 from fedlap.regression.report.markup import Markup, count, facts, joined, paragraphs, table, tag, value
-from fedlap.regression.report.words import Subject, listed, percent, quantity
+from fedlap.regression.report.words import Subject, listed, percent, quantity, spoken
 from fedlap.regression.summary import label, p_value
 
 LABELS = {"rows": "rows", "missing": "left out, a value missing", "events": "events", "mean": "mean outcome"}
@@ -21,7 +21,7 @@ def what(fit: SitesFit, of: Subject, said: Mapping[str, Any]) -> Markup:
     sites = list(fit.regression.rows)
     pairs: dict[str, object] = {
         "formula": tag("code", of.formula),
-        "family": of.family,
+        "family": spoken(of.family),
         "link": of.link,
         **({"reference level": of.levels[0]} if of.levels else {}),
         "sites": listed(sites, 12),
@@ -38,8 +38,8 @@ def what(fit: SitesFit, of: Subject, said: Mapping[str, Any]) -> Markup:
         **{name: str(each) for name, each in said.items()},
     }
     told = (
-        f"A {of.family} regression of {quantity(fit.nobs, 'row')} at {quantity(len(sites), 'site')}. The rows stayed "
-        "where they are; the estimates are those that all rows in one place would give."
+        f"A {spoken(of.family)} regression of {quantity(fit.nobs, 'row')} at {quantity(len(sites), 'site')}. The rows "
+        "stayed where they are; the estimates are those that all rows in one place would give."
     )
     warning = (
         f"The rounds have NOT converged: after {fit.rounds} of them the estimates still move. Nothing below should be "

@@ -46,9 +46,13 @@ def subject(fit: SitesFit) -> Subject:
         exp = getattr(fit, "exp", None)
         return Subject(formula, name, "log", str(exp.columns[0]) if exp is not None else "", ())
     name = next((name for name, kind in FAMILIES.items() if type(family) is kind), type(family).__name__)
-    name = SPOKEN.get(name, name.replace("_", " "))
     levels = agreement.levels if agreement is not None and family.predictors - family.shapes > 1 else ()
     return Subject(formula, name, family.link, family.ratio, levels)
+
+
+def spoken(family: str) -> str:
+    """The name of a family in a sentence."""
+    return SPOKEN.get(family, family.replace("_", " "))
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
