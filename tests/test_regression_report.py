@@ -183,6 +183,15 @@ def test_a_column_is_read_as_what_it_is(column, says):
     assert ("where the columns that it interacts with are 0" in seen) == (":" in column)
 
 
+def test_a_sentence_says_whether_the_interval_leaves_out_no_association():
+    fit = fitted("binomial", sites=(400, 400))
+    ends = fit.conf_int().to_numpy()[1:]
+    seen = Page(page(fit, title="", facts={})).said
+    found = re.findall(r"The interval (\w+) 1, which is no association", seen)
+    assert found == ["includes" if low <= 0 <= high else "excludes" for low, high in ends]
+    assert set(found) == {"includes", "excludes"}
+
+
 # Held-out rows --------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +214,16 @@ def test_bins_of_sites_give_the_curves_of_all_rows(weighted):
     assert np.allclose(found.observed, observed, rtol=1e-12) and np.allclose(found.predicted, predicted, rtol=1e-12)
     coarse = assessment.pooled([assessment.bins(*part, assessment.edges(10)) for part in parts])
     assert np.array_equal(coarse.weight, found.rows) and np.allclose(coarse.events / coarse.weight, found.observed)
+
+
+def test_a_probability_on_an_edge_belongs_below_it():
+    """As in scikit-learn; a share of several trials counts as often as there were trials."""
+    y, p = np.array([0.0, 1, 1, 0, 1]), np.array([0.0, 0.25, 0.5, 0.75, 1])
+    observed, predicted = calibration_curve(y, p, n_bins=4)
+    found = assessment.calibration(assessment.bins(y, p, np.ones(5), assessment.edges(8)), 4)
+    assert np.array_equal(found.observed, observed) and np.array_equal(found.predicted, predicted)
+    shares = assessment.bins(np.array([0.25, 1]), np.array([0.3, 0.6]), np.array([4.0, 2]), assessment.edges(4))
+    assert shares.weight.tolist() == [0, 4, 2, 0] and shares.events.tolist() == [0, 1, 2, 0]
 
 
 def test_the_bound_of_the_area_is_reached():
