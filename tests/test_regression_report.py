@@ -18,7 +18,7 @@ import stand_in  # noqa: F401
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import rounds
 from fedlap.regression.glm import fit_rows
-from fedlap.regression.report import assessment, traffic
+from fedlap.regression.report import assessment, traffic, words
 from fedlap.regression.report.assessment import Assessment, Unassessed, hold_out
 from fedlap.regression.report.drawing import linear_ticks, nice, power_ticks, ratio_ticks, short
 from fedlap.regression.report.page import digest, page, write_report
@@ -190,6 +190,14 @@ def test_a_sentence_says_whether_the_interval_leaves_out_no_association():
     found = re.findall(r"The interval (\w+) 1, which is no association", seen)
     assert found == ["includes" if low <= 0 <= high else "excludes" for low, high in ends]
     assert set(found) == {"includes", "excludes"}
+
+
+@pytest.mark.parametrize(
+    ("logarithm", "written"),
+    [(0.0, "1.0000"), (8.183e-7, "1.000000818"), (-0.004, "0.99601"), (1.0, "2.7183"), (-9e5, "almost 0")],
+)
+def test_a_ratio_has_the_digits_that_tell_it_from_one(logarithm, written):
+    assert words.ratio(logarithm) == written
 
 
 # Held-out rows --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from fedlap.regression.report.markup import Markup, joined
 WIDE, HALF, FOREST = 640.0, 460.0, 480.0  # pixels
 NAMES = 22  # letters of a label
 SEEN = 0.02  # a site's share of the weight, below which its interval may leave the picture
-STEEP = 30.0  # a range of logarithms beyond which ratios are no numbers to read
+STEEP, FINE = 30.0, 1e-3  # logarithms beyond which, and a range of them below which, ratios are hard to read
 
 
 class Mark(NamedTuple):
@@ -64,7 +64,7 @@ def forest(data: Forest) -> Markup:
     low, high = forest_range(data)
     x = Ruler(low, high, left + 8, FOREST - 14)
     bottom = 14 + LINE * (len(marks) + 0.5)
-    as_ratio = bool(data.ratio) and max(abs(low), abs(high)) < STEEP
+    as_ratio = bool(data.ratio) and max(abs(low), abs(high)) < STEEP and high - low > FINE
     ticks = (ratio_ticks if as_ratio else linear_ticks)(low, high)
     parts = []
     for tick in ticks:
@@ -79,7 +79,7 @@ def forest(data: Forest) -> Markup:
         y = 14 + LINE * (place + 0.5 + (0.5 if place >= len(data.sites) else 0))
         parts.append(text(left, y + 4, mark.name, "label strong" if mark is data.pooled else "label", "end", NAMES))
         if not math.isfinite(mark.estimate):
-            parts.append(text(x.start + 4, y + 4, "its rows say nothing of this coefficient", "tick"))
+            parts.append(text(x.start + 4, y + 4, "its rows say nothing of this coefficient", "tick aside"))
         elif mark is data.pooled:
             parts.append(_diamond(x, mark, y))
         elif place < len(data.sites):

@@ -99,7 +99,11 @@ def coefficients(fit: SitesFit, of: Subject) -> Markup:
     null = fit.regression.null
     if of.ratio:
         ratios = getattr(fit, "exp").to_numpy()  # noqa: B009
-        lines = [[label(n), *map(value, row)] for n, row, free in zip(fit.index, ratios, null, strict=True) if not free]
+        lines = [
+            [label(name), *(value(e, words.ratio(x)) for e, x in zip(row, (b, low, high), strict=True))]
+            for name, row, (b, *_, low, high), free in zip(fit.index, ratios, numbers, null, strict=True)
+            if not free
+        ]
         if lines:
             names = ["coefficient", of.ratio, "95 % from", "to"]
             parts.append(table(f"{of.ratio.capitalize()}s: e to the power of each coefficient", names, lines, "ratios"))
@@ -167,7 +171,7 @@ def _mark(name: str, estimate: float, reach: float, weight: float) -> Mark:
 
 def _line(mark: Mark, as_ratio: bool) -> list[object]:
     heading = tag("span", mark.name, class_="total") if mark.name == "pooled" else mark.name
-    ratio = [value(np.exp(min(mark.estimate, 700)))] if as_ratio else []
+    ratio = [value(np.exp(min(mark.estimate, 700)), words.ratio(mark.estimate))] if as_ratio else []
     cells = [value(mark.estimate), value(mark.low), value(mark.high), *ratio, value(mark.weight, percent(mark.weight))]
     return [heading, *cells]
 
@@ -186,8 +190,10 @@ def against_meta(fit: SitesFit) -> Markup:
         for name, *row in zip(fit.index, b, se, fixed, fixed_se, random, random_se, distance, wider, strict=True)
     ]
     sentences = []
-    if np.isfinite(distance).any():
-        far = int(np.nanargmax(np.abs(distance)))
+    far = int(np.nanargmax(np.abs(distance))) if np.isfinite(distance).any() else 0
+    if np.abs(distance[far]) < 5e-3:
+        sentences.append("The two agree in every coefficient to a hundredth of a standard error.")
+    elif np.isfinite(distance[far]):
         sentences.append(
             f"The two agree best where sites are large. They are furthest apart for {label(fit.index[far])}: a "
             f"meta-analysis would be {abs(distance[far]):.2f} pooled standard errors "

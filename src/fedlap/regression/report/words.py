@@ -115,7 +115,7 @@ def _multiplied(name: Any, value: float, low: float, high: float, of: Subject) -
     what = CHANGED.get(of.ratio, "the outcome")
     if of.levels:
         what = f"the odds of {label(name[:-1])} against {of.levels[0]}"
-    return f"{what} multiplied by {_ratio(value)} (95 % interval {_ratio(low)} to {_ratio(high)})"
+    return f"{what} multiplied by {ratio(value)} (95 % interval {ratio(low)} to {ratio(high)})"
 
 
 def _added(value: float, low: float, high: float) -> str:
@@ -125,8 +125,15 @@ def _added(value: float, low: float, high: float) -> str:
     )
 
 
-def _ratio(logarithm: float) -> str:
-    return number(math.exp(logarithm)) if logarithm < 700 else "more than any number"
+def ratio(logarithm: float) -> str:
+    """e to the power of a coefficient, with as many digits as it takes to tell it from 1."""
+    if not math.isfinite(logarithm):
+        return "–"
+    if abs(logarithm) > 700:
+        return "too large to write" if logarithm > 0 else "almost 0"
+    if 0 < abs(logarithm) < 5e-3:
+        return f"{math.exp(logarithm):.{2 - math.floor(math.log10(abs(logarithm)))}f}"
+    return number(math.exp(logarithm))
 
 
 def agreement_of_sites(Q: float, df: float, p: float, I2: float, tau2: float) -> str:
