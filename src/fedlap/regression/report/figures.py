@@ -62,7 +62,7 @@ def forest(data: Forest) -> Markup:
     marks = [*data.sites, data.pooled, *data.others]
     left = width_of([mark.name for mark in marks], NAMES)
     low, high = forest_range(data)
-    x = Ruler(low, high, left + 8, FOREST - 14)
+    x = Ruler(low, high, left + 8, FOREST - 28)
     bottom = 14 + LINE * (len(marks) + 0.5)
     as_ratio = bool(data.ratio) and max(abs(low), abs(high)) < STEEP and high - low > FINE
     ticks = (ratio_ticks if as_ratio else linear_ticks)(low, high)
@@ -213,7 +213,7 @@ def bars(names: Sequence[str], values: Sequence[float], title: str, unit: str) -
     left = width_of(names, NAMES)
     low, high = min(0.0, *values), max(0.0, *values)
     room = 0.12 * (high - low) or 1.0
-    x = Ruler(low - (room if low < 0 else 0), high + (room if high > 0 else 0), left + 8, WIDE - 14)
+    x = Ruler(low - (room if low < 0 else 0), high + (room if high > 0 else 0), left + 8, WIDE - 28)
     bottom = 14 + LINE * len(names)
     parts = []
     for tick in linear_ticks(x.low, x.high):
