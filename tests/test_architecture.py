@@ -14,6 +14,7 @@ import pytest
 
 import fedlap
 from fedlap.algorithms import ALGORITHMS
+from fedlap.lazy import home_of_each
 
 PACKAGE = Path(fedlap.__file__).parent
 ROOT = Path(__file__).parent.parent
@@ -24,6 +25,7 @@ ROOMS = {
     "arrays": "",
     "errors": "",
     "identity": "",
+    "lazy": "",
     "checks": "errors",
     "domains": "errors checks",
     "streams": "errors checks",
@@ -43,7 +45,7 @@ ROOMS = {
     "study.table": "errors checks streams files data",
     "study.agreement": "errors identity checks files algorithms data settings study.table",
     "study.protocol": "errors files algebra models engines study.table",
-    "study": "errors identity files algebra models engines study.table study.agreement study.protocol",
+    "study": "errors identity lazy files algebra models engines study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
     "cli": "errors stopping files machine algebra algorithms data run experiments study study.table "
     "study.agreement study.protocol flower",
@@ -166,8 +168,8 @@ def test_editors_see_the_names_that_are_imported_when_used():
     seen = {alias.name: node.module.removeprefix("fedlap").lstrip(".") for node in block.body for alias in node.names}
     modules = {name for name, home in seen.items() if not home}
     assert modules == {home for home in fedlap._HOMES if "." not in home}
-    assert {name: home for name, home in seen.items() if home} == fedlap._HOME
-    assert sorted([*fedlap._HOME, "data"]) == sorted(fedlap.__all__)
+    assert {name: home for name, home in seen.items() if home} == home_of_each(fedlap._HOMES)
+    assert sorted([*home_of_each(fedlap._HOMES), "data"]) == sorted(fedlap.__all__)
 
 
 def written(thing):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedlap.study
+from fedlap.lazy import home_of_each
 
 GUIDE = Path(__file__).parent.parent / "docs" / "real-federations.md"
 
@@ -21,9 +22,10 @@ def test_every_public_name_is_documented(name):
 
 
 def test_editors_see_the_names_that_are_imported_when_used():
-    (block,) = (node for node in ast.parse(Path(fedlap.study.__file__).read_text()).body if isinstance(node, ast.If))
+    body = ast.parse(Path(fedlap.study.__file__).read_text()).body
+    block = next(node for node in body if isinstance(node, ast.If))
     seen = {alias.name: node.module.removeprefix("fedlap.study.") for node in block.body for alias in node.names}
-    assert seen == fedlap.study._HOME and sorted(seen) == fedlap.study.__all__
+    assert seen == home_of_each(fedlap.study._HOMES) and sorted(seen) == fedlap.study.__all__
 
 
 def test_importing_studies_waits_for_nothing_and_checking_a_file_not_for_jax():
