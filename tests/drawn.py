@@ -129,10 +129,10 @@ class SigmaPoints(FullBatch):
 class Flat:
     """A curvature of zero everywhere."""
 
-    def diagonal(self, model, likelihood, params, *where):
+    def diagonal(self, model, likelihood, params, examples):
         return jax.tree.map(jnp.zeros_like, params)
 
-    def full(self, model, likelihood, params, *where):
+    def full(self, model, likelihood, params, examples):
         size = sum(leaf.size for leaf in jax.tree.leaves(params))
         return jnp.zeros((size, size))
 

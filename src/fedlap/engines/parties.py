@@ -17,7 +17,7 @@ from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client, Server
 from fedlap.arrays import Array, Key, Number, Tree
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import Curvature, GaussNewton
+from fedlap.models.curvature import Curvature, Examples, GaussNewton
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
 
@@ -75,17 +75,6 @@ class Moment(NamedTuple):
 
     round: Number
     start: Vector
-    key: Key
-
-
-class Examples(NamedTuple):
-    """Rows of a pool whose curvature is summed by weight, padded at the end; the last arguments of a curvature."""
-
-    inputs: Array
-    labels: Array | None
-    rows: Array
-    weights: Array
-    used: Number  # how many rows are no padding
     key: Key
 
 
@@ -194,8 +183,8 @@ def _loss(
 
 def _curvature(task: Task, kind: Curvature, w: Vector, structure: str, examples: Examples) -> Diagonal | Full:
     if structure == "diagonal":
-        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, *examples)))
-    return Full(kind.full(task.model, task.likelihood, w.tree, *examples))
+        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, examples)))
+    return Full(kind.full(task.model, task.likelihood, w.tree, examples))
 
 
 def _memory_curvature(task: Task, w: Vector, structure: str, points: Examples) -> Diagonal | Full:
