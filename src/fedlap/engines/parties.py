@@ -103,7 +103,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
                 lambda w, x: task.model.train(w.tree, x, dropout),
             ),
             distil=sampled_distillation(task, pool.memory, pool.points, step_key),
-            noise=_noise(noise),
+            noise=standard_normal(noise),
         )
 
     data = Examples(pool.inputs, pool.labels, client_rows, real.astype(shard.share.dtype), real.sum(), key)
@@ -121,7 +121,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
         distil=distillation(task, pool.memory),
-        noise=_noise(key),
+        noise=standard_normal(key),
         argmin=_no_argmin,
     )
     return whole, minibatch
@@ -219,7 +219,9 @@ def sampled_distillation(task: Task, inputs: Array, points: Number, key: Key) ->
     return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
 
 
-def _noise(key: Key) -> Callable[[int, Vector], Vector]:
+def standard_normal(key: Key) -> Callable[[int, Vector], Vector]:
+    """Independent draws of this key, as a function of how many and of a vector of their shape."""
+
     def noise(samples: int, like: Vector) -> Vector:
         leaves, structure = jax.tree.flatten(like)
         keys = jax.random.split(key, len(leaves))
