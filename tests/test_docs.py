@@ -13,7 +13,6 @@ import fedlap
 
 ROOT = Path(__file__).parent.parent
 NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
-NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 REPRODUCTION = ROOT / "docs/reproduction.md"
 
