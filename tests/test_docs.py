@@ -25,6 +25,13 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_a_page_is_in_blocks_that_run(page):
+    """Indented, it would be read by people alone."""
+    outside = re.sub(r"^```python\n.*?^```", "", page.read_text(), flags=re.S | re.M)
+    assert not re.findall(r"^\s*(?:>>> |from \S+ import |import \w+)", outside, re.M)
+
+
 @pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: page.name)
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
