@@ -150,9 +150,10 @@ def test_importing_fedlap_waits_for_nothing():
 
 def test_all_public_names_are_found_as_if_they_had_been_imported():
     code = """
-from fedlap import *
 import fedlap
-assert set(fedlap.__all__) <= set(dir(fedlap)) and FedLap is fedlap.FedLap is fedlap.algorithms.FedLap
+assert set(fedlap.__all__) <= set(dir(fedlap))
+from fedlap import *
+assert FedLap is fedlap.FedLap is fedlap.algorithms.FedLap
 print(fedlap.data.heart.__name__, fedlap.models.mlp is mlp, fedlap.FedLap.__module__)
 try:
     fedlap.FedLab
