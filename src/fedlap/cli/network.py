@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedlap.cli.study import StudyFile
 from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from fedlap.study.protocol.coordinator import Outcome
     from fedlap.study.protocol.site import Site
     from fedlap.study.protocol.terms import Terms
-
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
 
 def server(
