@@ -4,9 +4,10 @@ from types import SimpleNamespace as Names
 
 import numpy as np
 
-import stand_in  # noqa: F401
+from fedlap.regression.design import SiteRows
 from fedlap.regression.families import family
-from fedlap.regression.glm import fit_rows
+from fedlap.regression.glm import GlmModel
+from fedlap.regression.model import fit_here
 from fedlap.regression.prior import as_prior
 
 FAMILIES = ("binomial", "gaussian", "poisson", "gamma", "negative_binomial", "multinomial")
@@ -21,7 +22,7 @@ DRAWS = {
 
 
 def inputs(name, sites=(60, 120, 90, 30), columns=3, seed=0, names=None, levels=("low", "middle", "high")):
-    """What `fit_rows` takes: a family, an agreement, the rows of every site, and no prior."""
+    """What `fit_here` takes: a model, and the rows of every site."""
     rng = np.random.default_rng(seed)
     names = names or ["Intercept", *(f"x{j}" for j in range(1, columns + 1))]
     slopes = np.resize([0.8, -0.5, 0.0, 0.3], len(names) - 1)
@@ -29,19 +30,21 @@ def inputs(name, sites=(60, 120, 90, 30), columns=3, seed=0, names=None, levels=
     for place, count in enumerate(sites):
         x = np.column_stack([np.ones(count), rng.normal(size=(count, len(names) - 1))])
         y = DRAWS[name](rng, x[:, 1:] @ slopes + 0.2 * rng.normal()).astype(float)
-        rows[f"site {place + 1}"] = Names(
-            x=x, y=y, weights=np.ones(count), trials=np.ones(count), offset=np.zeros(count)
-        )
-    agreement = Names(names=names, levels=list(levels), formula=f"y ~ {' + '.join(names[1:])}")
-    return family(name, len(levels)), agreement, rows, as_prior(None)
+        rows[f"site {place + 1}"] = site_rows(x, y, names)
+    design = Names(names=names, classes=tuple(levels), formula=f"y ~ {' + '.join(names[1:])}")
+    return GlmModel(family(name, len(levels)), design, as_prior(None)), rows
 
 
-def copied(family, agreement, rows, prior):
+def site_rows(x, y, names, weights=None, trials=None, offset=None):
+    """The rows of a site as a design makes them."""
+    return SiteRows(x, y, offset, weights, trials, None, None, np.arange(len(x)), 0, tuple(names))
+
+
+def copied(model, rows):
     """The same inputs with rows of their own: a fit standardises the columns that it is given in place."""
-    again = {name: Names(**{key: part.copy() for key, part in vars(each).items()}) for name, each in rows.items()}
-    return family, agreement, again, prior
+    return model, {name: part.take(np.arange(len(part.x))) for name, part in rows.items()}
 
 
 def fitted(name, **options):
     """A fit of a family."""
-    return fit_rows(*inputs(name, **options))
+    return fit_here(*inputs(name, **options))

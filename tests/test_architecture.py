@@ -40,7 +40,6 @@ ROOMS = {
     "models": "arrays errors checks data",
     "engines": "arrays errors streams machine algebra algorithms solvers models",
     "settings": "errors identity domains algebra algorithms solvers models",
-    "regression": "errors checks data",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
     "experiments": "errors identity checks domains streams stopping files machine algorithms solvers data models "
     "engines settings run",

@@ -14,16 +14,15 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 from statsmodels.stats.proportion import proportion_confint
 
-import stand_in  # noqa: F401
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import rounds
-from fedlap.regression.glm import fit_rows
+from fedlap.regression.model import fit_here
 from fedlap.regression.report import assessment, traffic, words
 from fedlap.regression.report.assessment import Assessment, Unassessed, hold_out
 from fedlap.regression.report.drawing import linear_ticks, nice, power_ticks, ratio_ticks, short
 from fedlap.regression.report.page import digest, page, write_report
 from pages import Page
-from regressions import FAMILIES, copied, fitted, inputs
+from regressions import FAMILIES, copied, fitted, inputs, site_rows
 
 HARMFUL = "<script>alert('1')</script>&\"x"
 FACTS = {"date": "2026-10-20", "by": "the coordinator"}
@@ -45,7 +44,7 @@ def reported(name, **options):
     """A fit, what held-out rows say of it, and its page."""
     given = inputs(name, **options)
     result = hold_out(*copied(*given))
-    fit = fit_rows(*given)
+    fit = fit_here(*given)
     return fit, result, page(fit, title="A study", facts=FACTS, assessment=result)
 
 
@@ -111,8 +110,8 @@ def test_the_other_tables_are_the_fit_s():
 
 def test_text_is_escaped_wherever_it_stands():
     given = inputs("multinomial", names=["Intercept", HARMFUL, "x2"], levels=(HARMFUL, "b", f"{HARMFUL} 2"))
-    rows = {f"{HARMFUL} {place}": part for place, part in enumerate(given[2].values())}
-    fit = fit_rows(given[0], given[1], rows, None)
+    rows = {f"{HARMFUL} {place}": part for place, part in enumerate(given[1].values())}
+    fit = fit_here(given[0], rows)
     told = {site: {"rows": 5, HARMFUL: HARMFUL} for site in rows}
     facts = {HARMFUL: HARMFUL, "sites": told, "options": {HARMFUL: 1}}
     refused = Unassessed(f"column {HARMFUL} is constant")
@@ -151,9 +150,9 @@ def test_one_site_and_a_site_that_cannot_be_left_out_are_said():
     fit, _, text = reported("binomial", sites=(80,))
     seen = Page(text).said
     assert "site 1 cannot be left out: site 1 is the only site" in seen and "ordinary regression" in seen
-    family, agreement, rows, prior = inputs("binomial", sites=(60, 60))
+    model, rows = inputs("binomial", sites=(60, 60))
     rows["site 1"].x[:, 3] = 0  # so that the other one alone knows x3
-    fit = fit_rows(family, agreement, rows, prior)
+    fit = fit_here(model, rows)
     text = page(fit, title="", facts={})
     assert "site 2 cannot be left out" in Page(text).said
     assert "its rows say nothing of this coefficient" in text
@@ -258,25 +257,25 @@ def test_bins_with_other_edges_do_not_add_up():
 
 def held_by_hand(name, **options):
     """The split that is promised, made again, and a fit to the rest: held-out rows of all sites with predictors."""
-    family, agreement, rows, prior = inputs(name, **options)
+    model, rows = inputs(name, **options)
     held, rest = [], {}
     for place, (site, part) in enumerate(rows.items()):
         order = np.random.default_rng([0, place]).permutation(len(part.y))
         cut = round(0.2 * len(part.y))
         mine, others = np.sort(order[:cut]), np.sort(order[cut:])
         held.append((part.x[mine], part.y[mine]))
-        rest[site] = type(part)(**{key: each[others].copy() for key, each in vars(part).items()})
+        rest[site] = site_rows(part.x[others].copy(), part.y[others].copy(), part.names)
     x, y = (np.concatenate(each) for each in zip(*held, strict=True))
-    return fit_rows(family, agreement, rest, prior), x, y
+    return fit_here(model, rest), x, y
 
 
 def test_a_hold_out_assesses_a_fit_to_the_other_rows():
     fit, x, y = held_by_hand("binomial")
     p = 1 / (1 + np.exp(-x @ fit.params.to_numpy()))
     given = inputs("binomial")
-    before = {site: part.x.copy() for site, part in given[2].items()}
+    before = {site: part.x.copy() for site, part in given[1].items()}
     result = hold_out(*given)
-    assert all(np.array_equal(part.x, before[site]) for site, part in given[2].items())
+    assert all(np.array_equal(part.x, before[site]) for site, part in given[1].items())
     assert isinstance(result, Assessment) and sum(result.held_out.values()) == len(y) == 60
     assert result.mean_square == pytest.approx(brier_score_loss(y, p), rel=1e-12)
     assert result.mean_loss == pytest.approx(log_loss(y, p), rel=1e-12)
@@ -312,10 +311,10 @@ def test_levels_are_assessed_by_their_probabilities():
 
 
 def test_a_hold_out_that_cannot_be_fitted_says_why():
-    family, agreement, rows, prior = inputs("binomial", sites=(60, 60))
+    model, rows = inputs("binomial", sites=(60, 60))
     for part in rows.values():
         part.y[:] = part.x[:, 1] > 0
-    result = hold_out(family, agreement, rows, prior)
+    result = hold_out(model, rows)
     assert isinstance(result, Unassessed) and "separation" in result.reason
     text = Page(page(fitted("binomial"), title="", facts={}, assessment=result)).said
     assert "No rows could be held out: the rest of the rows cannot be fitted" in text

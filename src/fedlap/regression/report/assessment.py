@@ -14,10 +14,11 @@ from scipy import stats
 from fedlap.checks import is_number, is_whole
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import standard
+from fedlap.regression.design import SiteRows
 from fedlap.regression.families.base import Family
 from fedlap.regression.families.binomial import BinomialFamily
-from fedlap.regression.glm import GlmFit, fit_rows
-from fedlap.regression.prior import Prior
+from fedlap.regression.glm import GlmFit, GlmModel, Outcomes
+from fedlap.regression.model import fit_here
 from fedlap.regression.standard import Moments
 
 FINE, COARSE = 200, 10  # bins of a probability, for the ROC curve and for calibration
@@ -182,21 +183,6 @@ def roc(fine: Bins) -> Roc | None:
 # Rows held out --------------------------------------------------------------------------------------------------------
 
 
-class HeldRows(NamedTuple):
-    """Some of a site's rows."""
-
-    x: np.ndarray
-    y: np.ndarray
-    weights: np.ndarray
-    trials: np.ndarray
-    offset: np.ndarray
-
-    @staticmethod
-    def of(rows: Any, places: np.ndarray) -> "HeldRows":
-        """The rows at these places, copied."""
-        return HeldRows(*(np.array(getattr(rows, name)[places], float) for name in HeldRows._fields))
-
-
 def split(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The places of the rows that are fitted, and of those that are held out, each in their order."""
     order, held = rng.permutation(count), round(share * count)
@@ -204,28 +190,28 @@ def split(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarra
 
 
 def hold_out(
-    family: Family, agreement: Any, rows: Mapping[str, Any], prior: Prior, *, share: float = 0.2, seed: int = 0
+    model: GlmModel, rows: Mapping[str, SiteRows], *, share: float = 0.2, seed: int = 0
 ) -> Assessment | Unassessed:
     """Fit most rows of every site and assess the fit on the others; say why if the most cannot be fitted.
 
-    The first four are what `fit_rows` takes. A site's split depends on the seed, on its place and on nothing else.
+    A site's split depends on the seed, on its place and on nothing else.
     """
     if not is_number(share) or not 0 < share < 1:
         raise ConfigError(f"hold_out: share is {share!r}; expected a number between 0 and 1, such as 0.2")
     if not is_whole(seed):
         raise ConfigError(f"hold_out: seed is {seed!r}; expected a whole number, 0 or above")
-    fitted: dict[str, Any] = {}
-    held: dict[str, HeldRows] = {}
+    fitted: dict[str, SiteRows] = {}
+    held: dict[str, Outcomes] = {}
     for place, (name, part) in enumerate(rows.items()):
-        most, others = split(len(part.y), share, np.random.default_rng([seed, place]))
-        for parts, places in ((fitted, most), (held, others)):
-            chosen = HeldRows.of(part, places)
-            if (chosen.weights * chosen.trials).sum() > 0:
-                parts[name] = chosen
+        most, others = split(len(part.x), share, np.random.default_rng([seed, place]))
+        if len(most):
+            fitted[name] = part.take(most)
+        if len(others):
+            held[name] = model.part(part.take(others), f"site {name!r}")
     if not held:
         return Unassessed("every site has too few rows to hold one out")
     try:
-        fit = fit_rows(family, agreement, fitted, prior)
+        fit = fit_here(model, fitted)
     except DataError as error:
         return Unassessed(f"the rest of the rows cannot be fitted: {error}")
     if not fit.converged:
@@ -233,7 +219,7 @@ def hold_out(
     return assess(fit, held, seed)
 
 
-def assess(fit: GlmFit, held: Mapping[str, HeldRows], seed: int) -> Assessment:
+def assess(fit: GlmFit, held: Mapping[str, Outcomes], seed: int) -> Assessment:
     """What rows that a fit has not seen say of it."""
     predictions = {name: _predictors(fit, part) for name, part in held.items()}
     counts = {name: part.weights * part.trials for name, part in held.items()}
@@ -243,7 +229,7 @@ def assess(fit: GlmFit, held: Mapping[str, HeldRows], seed: int) -> Assessment:
     if isinstance(fit.family, BinomialFamily):
         parts = [bins(part.y, fit.family.mean(predictions[name]), counts[name], edges()) for name, part in held.items()]
         fine = pooled(parts)
-    elif fit.family.predictors - fit.family.shapes == 1:
+    elif not fit.family.unordered:
         between = _between(list(predictions.values()), list(counts.values()))
         parts = [_residuals(fit, part, predictions[n], counts[n], between) for n, part in held.items()]
         numbers = pooled(parts)
@@ -260,7 +246,7 @@ def assess(fit: GlmFit, held: Mapping[str, HeldRows], seed: int) -> Assessment:
     )
 
 
-def _predictors(fit: GlmFit, part: HeldRows) -> np.ndarray:
+def _predictors(fit: GlmFit, part: Outcomes) -> np.ndarray:
     """The linear predictors of rows, as the family takes them."""
     values, family, columns = fit.params.to_numpy(), fit.family, part.x.shape[1]
     own = (family.predictors - family.shapes) * columns
@@ -268,12 +254,12 @@ def _predictors(fit: GlmFit, part: HeldRows) -> np.ndarray:
     f[0] += part.offset
     shapes = np.log(values[own:])  # a family has the logarithm of what users are told
     f = np.concatenate([f, np.broadcast_to(shapes[:, None], (len(shapes), len(part.y)))])
-    return f if family.predictors > 1 else f[0]
+    return f if family.several else f[0]
 
 
 def _sums(family: Family, y: np.ndarray, f: np.ndarray, weights: np.ndarray) -> Sums:
     mean, right = family.mean(f), np.nan
-    if family.predictors - family.shapes > 1:
+    if family.unordered:
         levels = np.arange(len(mean))[:, None] == y
         square, right = ((mean - levels) ** 2).sum(0), float(weights @ (mean.argmax(0) == y))
     elif isinstance(family, BinomialFamily):  # of a share, each of its trials
@@ -292,7 +278,7 @@ def _between(predictors: Sequence[np.ndarray], weights: Sequence[np.ndarray]) ->
     return mean + np.sqrt(square) * stats.norm.ppf(np.arange(1, COARSE) / COARSE)
 
 
-def _residuals(fit: GlmFit, part: HeldRows, f: np.ndarray, weights: np.ndarray, between: np.ndarray) -> ResidualBins:
+def _residuals(fit: GlmFit, part: Outcomes, f: np.ndarray, weights: np.ndarray, between: np.ndarray) -> ResidualBins:
     mean = fit.family.mean(f)
     residual = (part.y - mean) / np.sqrt(fit.family.variance(f) * fit.scale)
     return residual_bins(mean, np.atleast_2d(f)[0], residual, weights, between)

@@ -39,14 +39,14 @@ class Subject(NamedTuple):
 
 def subject(fit: SitesFit) -> Subject:
     """The names of what a fit is of; of one that has no family, its title."""
-    family, agreement = getattr(fit, "family", None), getattr(fit, "agreement", None)
-    formula = str(agreement.formula) if agreement is not None else fit.title
+    family, design = getattr(fit, "family", None), getattr(fit, "design", None)
+    formula = str(design.formula) if design is not None else fit.title
     if family is None:
         name = type(fit).__name__.removesuffix("Fit")
         exp = getattr(fit, "exp", None)
         return Subject(formula, name, "log", str(exp.columns[0]) if exp is not None else "", ())
     name = next((name for name, kind in FAMILIES.items() if type(family) is kind), type(family).__name__)
-    levels = agreement.levels if agreement is not None and family.predictors - family.shapes > 1 else ()
+    levels = design.classes if design is not None and family.unordered else ()
     return Subject(formula, name, family.link, family.ratio, levels)
 
 
