@@ -15,7 +15,7 @@ import optax
 from jax import lax
 from timing import interleave, show
 
-from fedlap.models.curvature import GaussNewton
+from fedlap.models.curvature import Examples, GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.network import mlp
 
@@ -40,8 +40,8 @@ def epoch(params, inputs, labels, rows):
 
 @partial(jax.jit, static_argnums=0)
 def diagonal(curvature, params, inputs, labels, rows):
-    given = params, inputs, labels, rows, jnp.ones(len(rows)), len(rows), KEY
-    return curvature.diagonal(MODEL, categorical, *given)
+    examples = Examples(inputs, labels, rows, jnp.ones(len(rows)), len(rows), KEY)
+    return curvature.diagonal(MODEL, categorical, params, examples)
 
 
 def torch_diagonal(params, inputs, threads):

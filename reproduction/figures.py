@@ -143,7 +143,7 @@ def _approach(row, axis, window):
             words.append(f"{label}: {_rounds(reached, gaps.shape[1])}")
             style = "-" if algorithm == "feddyn" else "--"
             colour = COLOURS[algorithm, setting["delta" if algorithm == "fedlap" else "alpha"]]
-            line = lines[label] = _running_median(np.abs(gaps), window)
+            line = lines[label] = running_median(np.abs(gaps), window)
             axis.plot(range(1, len(line) + 1), line, style, color=colour, linewidth=1, label=label)
     axis.axhline(WITHIN, color="grey", linewidth=0.8)
     axis.set(xscale="log", yscale="log")
@@ -189,8 +189,8 @@ def _rounds(reached, rounds):
     )
 
 
-def _running_median(lines, window):
-    """Over all lines and as many rounds before as after; at both ends there are fewer, down to the round itself."""
+def running_median(lines, window):
+    """The median over all lines and as many rounds before as after; at both ends fewer, down to the round itself."""
     count = lines.shape[1]
     halves = [min(window // 2, i, count - 1 - i) for i in range(count)]
     return [np.median(lines[:, i - half : i + half + 1]) for i, half in enumerate(halves)]

@@ -10,7 +10,7 @@ import numpy as np
 STEPS = 200
 
 
-class Optimum(NamedTuple):
+class PooledOptimum(NamedTuple):
     """Mean NLL of the minimiser of Σ ℓ + ½δ‖w‖² on the training rows and on the test set."""
 
     train: float
@@ -42,7 +42,7 @@ def optimum(federation, delta):
         if np.abs(step * direction).max() < 1e-12 * (1 + np.abs(theta).max()):
             break
     test = _nll(np.float64(federation.test_inputs) / scales @ theta, federation.test_labels)
-    return Optimum(_nll(scaled @ theta, labels), test)
+    return PooledOptimum(_nll(scaled @ theta, labels), test)
 
 
 def _nll(outputs, labels):

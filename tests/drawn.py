@@ -4,7 +4,7 @@ A compiled program costs a second or two and is found again by the shapes of its
 draw to the same shapes: a pool of fixed size with rows that nobody owns, and one client of fixed length.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import fedlap
 import oracle
 from fedlap.algebra.hyperparameters import hyperparameters
 from fedlap.data import Federation
+from fedlap.engines import brief
 from fedlap.solvers.problem import FullBatch
 
 
@@ -129,18 +130,22 @@ class SigmaPoints(FullBatch):
 class Flat:
     """A curvature of zero everywhere."""
 
-    def diagonal(self, model, likelihood, params, *where):
+    def diagonal(self, model, likelihood, params, examples):
         return jax.tree.map(jnp.zeros_like, params)
 
-    def full(self, model, likelihood, params, *where):
+    def full(self, model, likelihood, params, examples):
         size = sum(leaf.size for leaf in jax.tree.leaves(params))
         return jnp.zeros((size, size))
 
 
 def trajectory(algorithm, federation, rounds, **options):
-    """The run and its states, the first of them before any round; exact argmins unless told otherwise."""
+    """The run and its states, the first of them before any round; exact argmins unless told otherwise.
+
+    The round is that of `vectorised`, which test_oracle.py runs, compiled with less effort: compiling is all it costs.
+    """
     exact = {"solver": fedlap.newton(), "server_solver": fedlap.newton(), "engine": "vectorised"}
     run = fedlap.Simulation.of(algorithm, federation, options.pop("model", fedlap.logistic()), **exact | options)
+    run = replace(run, engine=brief)
     states = [run.init()]
     for _ in range(rounds):
         states.append(run.step(states[-1]))

@@ -6,6 +6,7 @@ that know one class only. The pooled optimum comes from Newton's method in exten
 """
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class Problem:
     def units(self):
         """The size of each column, which weights are multiplied by to be compared."""
         return np.sqrt((self.design**2).mean(0))
+
+    @cached_property
+    def optimum(self):
+        """The answer of pooling, the same for all that is compared with it."""
+        return pooled(self)
 
 
 def draw(kind, number):
@@ -131,7 +137,7 @@ class Errors:
 
     @classmethod
     def of(cls, problem, found):
-        star, units, x = pooled(problem), problem.units, problem.design
+        star, units, x = problem.optimum, problem.units, problem.design
         wanted = np.stack([-star, star])
         weights = np.abs((found - wanted) * units).max((1, 2)) / np.abs(wanted * units).max()
         with np.errstate(over="ignore"):
@@ -140,6 +146,7 @@ class Errors:
         return cls(weights, predictions)
 
 
+@cache
 def problems(kind, federations):
     """So many federations with every delta; every other model has an intercept."""
     return [Problem(draw(kind, i), delta, bias=i % 4 < 2) for i in range(federations) for delta in DELTAS]

@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from fedlap.models import curvature
-from fedlap.models.curvature import ExactHessian, GaussNewton
+from fedlap.models.curvature import ExactHessian, Examples, GaussNewton
 from fedlap.models.layers import Activation, Convolution, Dense, Flatten, MaxPool
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import Model, as_model
@@ -93,7 +93,7 @@ def of(structure, problem, method=None, likelihood=categorical, rows=ROWS, weigh
     model, params, inputs, labels = problem
     function = getattr(method or GaussNewton(), structure)
     compiled = jax.jit(lambda *given: function(model, likelihood, *given))
-    found = compiled(params, inputs, labels, rows, weights, count, key)
+    found = compiled(params, Examples(inputs, labels, rows, weights, count, key))
     return flat(found) if structure == "diagonal" else found
 
 
@@ -119,7 +119,7 @@ def test_chunks_add_up(name, chunks):
 def test_diagonal_has_the_shape_of_the_parameters(problem):
     model, params, inputs, labels = problem
     function = lambda *given: GaussNewton().diagonal(model, categorical, *given)
-    found = jax.eval_shape(function, params, inputs, labels, ROWS, WEIGHTS, COUNT, KEY)
+    found = jax.eval_shape(function, params, Examples(inputs, labels, ROWS, WEIGHTS, COUNT, KEY))
     assert jax.tree.structure(found) == jax.tree.structure(params)
     assert [a.shape for a in jax.tree.leaves(found)] == [a.shape for a in jax.tree.leaves(params)]
 
@@ -133,8 +133,12 @@ def test_layers_and_examples_agree(name):
 
 def test_only_the_first_rows_count(chunks):
     model, params, inputs, labels = make("relu")
-    given = model, categorical, params, inputs, labels, ROWS, WEIGHTS
-    both = jax.jit(lambda n: (GaussNewton().diagonal(*given, n, KEY), GaussNewton().full(*given, n, KEY)))
+
+    @jax.jit
+    def both(count):
+        given = model, categorical, params, Examples(inputs, labels, ROWS, WEIGHTS, count, KEY)
+        return GaussNewton().diagonal(*given), GaussNewton().full(*given)
+
     for count in (0, 1, 4, 7):
         kept = jnp.where(jnp.arange(len(ROWS)) < count, WEIGHTS, 0)
         expected = dense(model, params, inputs, ROWS, kept)
@@ -219,7 +223,9 @@ def test_vmap_over_clients_inside_a_loop(name, monkeypatch):
 
     @jax.jit
     def twice(many, rows, weights, counts):
-        client = lambda *given: GaussNewton().diagonal(model, categorical, given[0], inputs, labels, *given[1:], KEY)
+        def client(params, *given):
+            return GaussNewton().diagonal(model, categorical, params, Examples(inputs, labels, *given, KEY))
+
         step = lambda _, total: jax.tree.map(jnp.add, total, jax.vmap(client)(many, rows, weights, counts))
         return jax.lax.fori_loop(0, 2, step, jax.tree.map(jnp.zeros_like, many))
 

@@ -13,7 +13,6 @@ import fedlap
 
 ROOT = Path(__file__).parent.parent
 NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
-NOTES = sorted((ROOT / "reproduction/notes").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 REPRODUCTION = ROOT / "docs/reproduction.md"
 
@@ -24,6 +23,13 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     namespace = {"__name__": "example"}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
         exec(compile(block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_a_page_is_in_blocks_that_run(page):
+    """Indented, it would be read by people alone."""
+    outside = re.sub(r"^```python\n.*?^```", "", page.read_text(), flags=re.S | re.M)
+    assert not re.findall(r"^\s*(?:>>> |from \S+ import |import \w+)", outside, re.M)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: page.name)

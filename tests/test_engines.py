@@ -56,7 +56,7 @@ def test_the_engines_agree(name):
 
 def test_a_compiler_without_the_options_of_a_brief_run_is_used_as_it_is(monkeypatch):
     monkeypatch.setattr(brief, "OPTIONS", {"xla_of_another_version": True})
-    monkeypatch.setattr(brief, "_compiled", brief._compiled.__wrapped__)
+    monkeypatch.setattr(brief, "compiled_round", brief.compiled_round.__wrapped__)
     for found, wanted in zip(states("fedlap", "brief"), states("fedlap", "vectorised"), strict=True):
         assert same_bits(found, wanted)
 
@@ -156,7 +156,7 @@ def test_each_use_of_a_step_has_its_own_key(monkeypatch):
             keys.append(key)
             return super().train(params, inputs, key)
 
-    monkeypatch.setattr(parties, "_noise", keys.append)
+    monkeypatch.setattr(parties, "standard_normal", keys.append)
     monkeypatch.setattr(parties, "sampled_distillation", lambda task, inputs, points, key: keys.append(key))
     run = simulation("pvi", model=Watched(MODELS["dropout"].layers))
     state, setup = run.init(), run.setup

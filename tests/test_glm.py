@@ -46,7 +46,7 @@ def test_as_statsmodels_on_pooled_rows(name, extra, sites):
     assert ours.converged and ours.rounds <= 8
     for a, b in [(ours.params, theirs.params), (ours.bse, theirs.bse)]:
         np.testing.assert_allclose(a, by_name(b)[a.index], rtol=1e-6)
-    names = [each for each in ours.params.index]
+    names = list(ours.params.index)
     theirs_covariance = theirs.cov_params().loc[names, names]
     np.testing.assert_allclose(
         ours.cov_params(), theirs_covariance, rtol=1e-5, atol=1e-9 * theirs_covariance.abs().max().max()
@@ -130,7 +130,7 @@ def test_one_frame_with_a_column_of_sites_is_the_same(sites):
     assert set(apart.regression.rows) == set(together.regression.rows)
 
 
-# Sites -----------------------------------------------------------------------------------------------------------------
+# Sites ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -146,9 +146,11 @@ def test_without_a_site_is_the_fit_of_the_others(name, sites):
         whole.without("nowhere")
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # statsmodels', at such a variance
 def test_meta_analysis_and_heterogeneity_are_those_of_the_sites_estimates():
-    many = drawn_hospitals(np.random.default_rng(3), [120, 80, 150, 60])
-    fit = fedlap.glm(f"ill ~ {RIGHT}", many)
+    many = drawn_hospitals(np.random.default_rng(14), [120, 80, 150, 60])
+    many["south"]["age"] = 120 - many["south"]["age"]  # so that sites differ
+    fit, differ = fedlap.glm(f"ill ~ {RIGHT}", many), set()
     for name in fit.params.index:
         rows = fit.sites.xs(name, level="coefficient")
         theirs = combine_effects(rows["estimate"].to_numpy(), rows["se"].to_numpy() ** 2, method_re="dl")
@@ -156,11 +158,15 @@ def test_meta_analysis_and_heterogeneity_are_those_of_the_sites_estimates():
         table = theirs.summary_frame()
         np.testing.assert_allclose(ours["fixed"], table.loc["fixed effect", "eff"], rtol=1e-10)
         np.testing.assert_allclose(ours["fixed_se"], table.loc["fixed effect", "sd_eff"], rtol=1e-10)
-        np.testing.assert_allclose(ours["random"], table.loc["random effect", "eff"], rtol=1e-10)
-        np.testing.assert_allclose(ours["random_se"], table.loc["random effect", "sd_eff"], rtol=1e-10)
+        # statsmodels goes on with a variance below 0; everybody else, and the paper of the two, with none.
+        row = "random effect" if theirs.tau2 > 0 else "fixed effect"
+        differ.add(theirs.tau2 > 0)
+        np.testing.assert_allclose(ours["random"], table.loc[row, "eff"], rtol=1e-10)
+        np.testing.assert_allclose(ours["random_se"], table.loc[row, "sd_eff"], rtol=1e-10)
         np.testing.assert_allclose(spread["Q"], theirs.q, rtol=1e-10)
         np.testing.assert_allclose(spread["p"], theirs.test_homogeneity().pvalue, rtol=1e-10)
         np.testing.assert_allclose([spread["I2"], spread["tau2"]], [max(theirs.i2, 0), max(theirs.tau2, 0)], atol=1e-10)
+    assert len(differ) == 2  # coefficients of both kinds
     np.testing.assert_allclose(fit.sites["weight"].groupby("coefficient").sum(), 1)
 
 
@@ -198,7 +204,7 @@ def test_robust_errors_are_statsmodels_sandwiches(name):
 
 
 def test_shapley_values_share_the_gain_and_are_near_those_of_retraining():
-    """The four bundled hospitals: 16 coalitions, each fitted anew with the same weak prior around the null model."""
+    """16 coalitions, each fitted anew from nothing with the same weak prior around the null model."""
     from itertools import combinations
     from math import comb
 
@@ -224,10 +230,12 @@ def test_shapley_values_share_the_gain_and_are_near_those_of_retraining():
             for group in combinations(others, size)
         )
     np.testing.assert_allclose(ours.sum(), fit.llf - fit.llnull, rtol=1e-3)
-    assert np.abs(ours - pd.Series(retrained)).max() < 0.05 * sum(retrained.values())
+    np.testing.assert_allclose(ours, pd.Series(retrained)[ours.index], atol=1e-6 * ours.sum())
+    solved = fit.shapley(refresh=False)  # one linear solve a coalition: near, where sites know enough by themselves
+    assert np.abs(solved - ours).max() < 0.1 * ours.sum()
 
 
-# Priors ----------------------------------------------------------------------------------------------------------------
+# Priors --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_normal_prior_is_the_posterior_mode(sites):
@@ -271,7 +279,7 @@ def test_a_prior_that_is_none(sites):
         fedlap.normal(sd=0)
 
 
-# Bad input -------------------------------------------------------------------------------------------------------------
+# Bad input -----------------------------------------------------------------------------------------------------------
 
 
 def test_separation_names_the_columns():
@@ -298,7 +306,7 @@ def test_columns_that_say_the_same_are_named():
     for frame in many.values():
         frame["months"] = 12 * frame["age"] + 1
         frame["unit"] = 3.0
-    with pytest.raises(DataError, match="columns age, months say the same|columns Intercept, age, months say the same"):
+    with pytest.raises(DataError, match="columns age, months say the same"):
         fedlap.glm("ill ~ age + smoker + months", many)
     with pytest.raises(DataError, match="column unit is 3 in every row of every site, as good as Intercept"):
         fedlap.glm("ill ~ age + unit", many)
@@ -313,7 +321,7 @@ def test_more_coefficients_than_rows():
 def test_counts_that_vary_no_more_than_poissons():
     rng = np.random.default_rng(11)
     many = {name: pd.DataFrame({"y": np.tile([0.0, 1.0], 40), "x": rng.normal(size=80)}) for name in "ab"}
-    with pytest.raises(DataError, match="alpha goes to 0.*use family poisson"):
+    with pytest.raises(DataError, match=r"alpha goes to 0.*use family poisson"):
         fedlap.glm("y ~ x", many, family="negative_binomial")
 
 

@@ -35,7 +35,7 @@ def test_federations_of_different_sizes_are_padded_without_a_trace():
     watches = [{"train": (each.inputs, each.labels)} for each in federations]
     solver = fedlap.adam(epochs=2, batch=4, learning_rate=0.05, keep=True)
     algorithms = [(fedlap.FedLapCovFunc(delta=delta, tau=0.1), solver) for delta in (0.5, 2.0)]
-    options = {"rounds": 3, "server_solver": fedlap.newton()}
+    options = {"rounds": 3, "server_solver": fedlap.descent(steps=30)}
     seeds = {"seeds": [3, 4], "watches": watches}
     together = fedlap.simulate_grid(algorithms, federations, fedlap.logistic(), **seeds, **options)
     for i, seed in enumerate((3, 4)):
@@ -58,7 +58,7 @@ def test_the_memory_of_one_seed_is_not_that_of_another():
 
     federations = [federation(points) for points in (28, 36, 44)]
     algorithm, solver = fedlap.FedLapFunc(delta=1.0, memory=50), fedlap.adam(epochs=1, batch=8, learning_rate=0.05)
-    options = {"rounds": 2, "server_solver": fedlap.newton()}
+    options = {"rounds": 2, "server_solver": fedlap.descent(steps=30)}
     seeds = (5, 6, 7)
     together = fedlap.simulate_grid([(algorithm, solver)], federations, fedlap.logistic(), seeds=seeds, **options)
     for mine, seed, points in zip(federations, seeds, (28, 36, 44), strict=True):

@@ -11,7 +11,7 @@ import fedlap
 from closeness import same_bits
 from drawn import federation
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import GaussNewton
+from fedlap.models.curvature import Examples, GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import as_model
 
@@ -115,7 +115,7 @@ def test_curvature_is_that_of_the_module_without_dropout():
     params = jax.tree.map(jnp.float64, Plain().init(KEY, INPUTS))
 
     def curvature(module):
-        arguments = (as_model(module), categorical, params, INPUTS, None, rows, weights, len(rows), KEY)
+        arguments = (as_model(module), categorical, params, Examples(INPUTS, None, rows, weights, len(rows), KEY))
         return GaussNewton().diagonal(*arguments), GaussNewton().full(*arguments)
 
     assert same_bits(curvature(Positional()), curvature(Plain()))

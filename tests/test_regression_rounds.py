@@ -10,7 +10,7 @@ from fedlap.errors import ConfigError, DataError
 from fedlap.regression import rounds
 from fedlap.regression.families import FAMILIES, family
 from fedlap.regression.objective import LinearObjective
-from fedlap.regression.rounds import Belief, Broadcast, Factor, answer, maximise, no_prior
+from fedlap.regression.rounds import Belief, Broadcast, SiteFactor, answer, maximise, no_prior
 
 LEVELS = 4
 
@@ -213,4 +213,4 @@ def test_a_family_that_is_not_there():
 def test_solve_copes_with_what_is_not_positive_definite():
     S = np.diag([2.0, -1.0])
     np.testing.assert_allclose(rounds.solve(S, np.array([2.0, 1.0])), [1.0, 1.0])
-    assert isinstance(rounds.nothing(2), Factor)
+    assert isinstance(rounds.nothing(2), SiteFactor)

@@ -97,9 +97,9 @@ def test_a_figure_says_that_a_run_diverged(whole, tmp_path):
 
 def test_a_running_median_looks_as_far_ahead_as_back():
     line = np.array([[9.0, 1.0, 2.0, 3.0, 8.0]])
-    assert figures._running_median(line, 3) == [9, 2, 2, 3, 8]
-    assert figures._running_median(line, 5) == [9, 2, 3, 3, 8]
-    assert figures._running_median(line, 1) == line[0].tolist()
+    assert figures.running_median(line, 3) == [9, 2, 2, 3, 8]
+    assert figures.running_median(line, 5) == [9, 2, 3, 3, 8]
+    assert figures.running_median(line, 1) == line[0].tolist()
 
 
 def test_the_pooled_optimum_is_the_papers():

@@ -69,7 +69,7 @@ def test_the_server_is_not_believed_elsewhere_nor_by_the_trust_of_another_study(
 def test_a_node_that_finds_another_host_is_told_so(authority, host):
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         shake_hands(authority, authority / "ca.crt", host)
-    words = node._in_words(str(caught.value), f"{host}:9443")
+    words = node.in_words(str(caught.value), f"{host}:9443")
     assert "for another host" in words and "fedlap study certificate" in words
     assert "not the server" not in words
 

@@ -63,6 +63,7 @@ def test_a_sites_memory_is_of_its_own_rows():
     tracemalloc.stop()
     setup = start.setup
     assert setup.pool.inputs.shape == (few, sites.FEATURES) and setup.pool.labels.shape == (few,)
+    assert setup.shards.n.tolist() == [few] and setup.shards.rows[0, :few].tolist() == list(range(few))
     assert batches.rows.size == 2 * 12 and sorted(batches.rows[:3].flat) == [-1, -1, *range(few)]
     numbers = jax.tree.map(lambda leaf: leaf.size, (setup.pool, setup.shards._replace(rows=None)))
     assert setup.shards.rows.shape == (1, most) and sum(jax.tree.leaves(numbers)) < 100

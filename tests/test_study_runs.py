@@ -47,16 +47,24 @@ def test_a_second_run_is_told_that_another_is_at_work(study):
 def test_the_lock_is_held_while_the_rounds_are_done(study, monkeypatch):
     seen = []
 
-    def other(*_):
-        with pytest.raises(ConfigError, match="at work"), runs.only_one(study):
+    class Transport:
+        def __init__(self, *_):
             pass
-        seen.append(stat.S_IMODE(runs.folder(study).stat().st_mode))
-        raise KeyboardInterrupt
+
+        def exchange(self, *_):
+            with pytest.raises(ConfigError, match="at work"), runs.only_one(study):
+                pass
+            seen.append(stat.S_IMODE(runs.folder(study).stat().st_mode))
+            raise KeyboardInterrupt
+
+        def close(self):
+            seen.append("closed")
 
     monkeypatch.setattr("fedlap.flower.environment.prepare", lambda *_: None)
-    monkeypatch.setattr("fedlap.cli.network._carry_out", other)
-    run(study)
-    assert seen == [0o700]
+    monkeypatch.setattr("fedlap.flower.transport.GridTransport", Transport)
+    result = CliRunner().invoke(app, ["study", "run", str(study.path)])
+    assert seen == [0o700, "closed"]
+    assert result.exit_code == 130 and "goes on from the last finished round" in result.output
 
 
 def test_again_keeps_a_run_that_has_not_finished(study):

@@ -96,7 +96,7 @@ def cores_seen(item, tell):
     [([4, 6, 7, 9], 2, [[4, 6], [7, 9]]), ([4, 6, 7], 2, [[4], [6]]), ([4, 6], 3, [[4], [6], [4]])],
 )
 def test_cores_are_dealt_to_processes(mine, workers, dealt):
-    assert processes._deal(mine, workers) == dealt
+    assert processes.deal(mine, workers) == dealt
 
 
 def test_a_process_that_is_alone_has_all_cores():

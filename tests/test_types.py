@@ -47,6 +47,7 @@ MISTAKES = {
     "fedlap.newton(step=3)": '"step"',
     "history.acuracy": '"acuracy"',
     "fedlap.FedLab": '"FedLab"',
+    "fedlap.study.Sight": '"Sight"',
     'fedlap.study.check_file("study.toml", "va.csv")': '"study"',
     'fedlap.study.Coordinator.of(fedlap.study.Study.read("study.toml"), "127.0.0.1")': '"transport"',
 }

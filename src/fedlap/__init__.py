@@ -3,8 +3,9 @@
 A name is imported when it is first used: `fedlap --help` and Ctrl-C need not wait for JAX.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedlap.lazy import lazy_names
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
     from fedlap import algorithms as algorithms
@@ -129,20 +130,6 @@ _HOMES = {
     "run.simulation": "Simulation simulate",
     "solvers": "adam descent lbfgs newton",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-
-if not TYPE_CHECKING:  # a checker that sees it would believe every name
-
-    def __getattr__(name: str) -> Any:
-        """A public name, or one of the modules that have them: imported now, and found without this the next time."""
-        if name in _HOMES:
-            return import_module(f".{name}", __name__)
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
-        return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from fedlap.cli.study import StudyFile
 from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
@@ -13,11 +14,8 @@ if TYPE_CHECKING:
     from fedlap.study.agreement.regression import RegressionStudy
     from fedlap.study.protocol.inquiry import Event, Transport
     from fedlap.study.protocol.respondent import Respondent
-    from fedlap.study.protocol.terms import Terms
 
 Found = TypeVar("Found")
-
-StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="study.toml, or the folder it is in.")]
 
 
 def server(
@@ -149,19 +147,20 @@ def run(
         if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
         prepare(private_folder(contract) / "flower-run")
-        said = _fitted(contract, output) if terms is None else _trained(contract, terms, output)
+        said = _trained(contract, output) if isinstance(contract, Study) else _fitted(contract, output)
     typer.echo(said)
 
 
-def _trained(contract: "Study", terms: "Terms", output: Path | None) -> str:
+def _trained(contract: "Study", output: Path | None) -> str:
     """Run a study of a model that predicts; what to tell at the end."""
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.model import save_outcome
     from fedlap.study.protocol.coordinator import Coordinator
+    from fedlap.study.protocol.terms import Terms
 
     keep_compiled_programs()
     ask = lambda transport, tell: Coordinator.of(contract, transport, tell=tell).run()
-    outcome = _carry_out(contract, terms.last_round + 1, ask)
+    outcome = _carry_out(contract, Terms.of(contract).last_round + 1, ask)
     output = save_outcome(output or contract.folder / "model", contract, outcome)
     return f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv"
 

@@ -17,12 +17,13 @@ OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
-    new = _compiled()(setup, state, Plan(np.asarray(drawn, np.float64), batches))
+    new = compiled_round()(setup, state, Plan(np.asarray(drawn, np.float64), batches))
     return new._replace(round=state.round + 1)
 
 
 @functools.cache
-def _compiled() -> Callable[[Setup, State, Plan], State]:
+def compiled_round() -> Callable[[Setup, State, Plan], State]:
+    """A round, compiled with those options that the compiler has."""
     return jax.jit(vectorised.federated_round, compiler_options=OPTIONS if _are_known(OPTIONS) else None)
 
 

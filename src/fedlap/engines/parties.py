@@ -17,7 +17,7 @@ from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client, Server
 from fedlap.arrays import Array, Key, Number, Tree
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import Curvature, GaussNewton
+from fedlap.models.curvature import Curvature, Examples, GaussNewton
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
 
@@ -78,17 +78,6 @@ class Moment(NamedTuple):
     key: Key
 
 
-class Examples(NamedTuple):
-    """Rows of a pool whose curvature is summed by weight, padded at the end; the last arguments of a curvature."""
-
-    inputs: Array
-    labels: Array | None
-    rows: Array
-    weights: Array
-    used: Number  # how many rows are no padding
-    key: Key
-
-
 def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callable[[Array, Number], Client]]:
     """Client k for one round, all of its data, and `minibatch(rows, step)`: the same client seen through these rows.
 
@@ -114,7 +103,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
                 lambda w, x: task.model.train(w.tree, x, dropout),
             ),
             distil=sampled_distillation(task, pool.memory, pool.points, step_key),
-            noise=_noise(noise),
+            noise=standard_normal(noise),
         )
 
     data = Examples(pool.inputs, pool.labels, client_rows, real.astype(shard.share.dtype), real.sum(), key)
@@ -132,7 +121,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
         own=memory.place,
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
         distil=distillation(task, pool.memory),
-        noise=_noise(key),
+        noise=standard_normal(key),
         argmin=_no_argmin,
     )
     return whole, minibatch
@@ -194,8 +183,8 @@ def _loss(
 
 def _curvature(task: Task, kind: Curvature, w: Vector, structure: str, examples: Examples) -> Diagonal | Full:
     if structure == "diagonal":
-        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, *examples)))
-    return Full(kind.full(task.model, task.likelihood, w.tree, *examples))
+        return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, examples)))
+    return Full(kind.full(task.model, task.likelihood, w.tree, examples))
 
 
 def _memory_curvature(task: Task, w: Vector, structure: str, points: Examples) -> Diagonal | Full:
@@ -230,7 +219,9 @@ def sampled_distillation(task: Task, inputs: Array, points: Number, key: Key) ->
     return lambda w, labels: factor * sampled(w, SoftLabels(labels.mass[places], labels.targets[places]))
 
 
-def _noise(key: Key) -> Callable[[int, Vector], Vector]:
+def standard_normal(key: Key) -> Callable[[int, Vector], Vector]:
+    """Independent draws of this key, as a function of how many and of a vector of their shape."""
+
     def noise(samples: int, like: Vector) -> Vector:
         leaves, structure = jax.tree.flatten(like)
         keys = jax.random.split(key, len(leaves))

@@ -110,7 +110,7 @@ def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
     left, busy = deque(items), []
     resource_tracker.ensure_running()  # it would change which signals are blocked, were it begun with the first worker
     try:
-        for share in _deal(cores(), workers)[: len(left)]:
+        for share in deal(cores(), workers)[: len(left)]:
             busy.append(_begin(work, share))
         for worker in busy:
             worker.give(left.popleft())
@@ -135,7 +135,7 @@ def on_processes(workers: int, work: Work, items: Iterable) -> Iterator:
             worker.end()
 
 
-def _deal(cores: list[int], workers: int) -> list[list[int]]:
+def deal(cores: list[int], workers: int) -> list[list[int]]:
     """The cores of each worker, as many for one as for another; the rest stay idle.
 
     Which worker carries on with a run must not change its bits. With more workers than cores, they take turns.

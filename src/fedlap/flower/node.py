@@ -59,7 +59,7 @@ def serve(
             )
             reason = "the connection has ended"
         except Refused as error:
-            reason = _in_words(str(error), study.address)
+            reason = in_words(str(error), study.address)
         if time.monotonic() - begun > patience:
             raise ConfigError(reason)
         tell(f"{reason}; trying again in {AGAIN:.0f} s")
@@ -114,7 +114,7 @@ def _probe(address: str) -> None:
         raise Refused(f"{error.strerror or error}") from error
 
 
-def _in_words(message: str, address: str) -> str:
+def in_words(message: str, address: str) -> str:
     """A refusal in words, with what a data manager can do about it."""
     if "2004" in message:
         return (

@@ -1,13 +1,13 @@
 """Curvature of one client's loss: H = Σ_i ω_i ∇²ℓ(f(x_i; w), y_i), or its Gauss–Newton part.
 
-The examples are `rows` of a pool, padded at the end: only the first `count` rows and weights matter. They are
-read in chunks, as many as `count` needs, so that one program serves clients of every size.
+The examples are rows of a pool, padded at the end: only the first `used` rows and weights matter. They are
+read in chunks, as many as `used` needs, so that one program serves clients of every size.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,22 @@ HELD = 4_000_000
 Factor = Callable[[Array, Key], Array]  # (outputs, key) → the columns F of each example, [n, C, columns]
 
 
-class Curvature(Protocol):
-    """What is asked of a curvature; `examples` are inputs, labels, rows, weights, count and a key."""
+class Examples(NamedTuple):
+    """Rows of a pool whose curvature is summed by weight, padded at the end."""
 
-    def diagonal(
-        self, model: Trainable, likelihood: Likelihood, params: Tree, *examples: Any, **named: Any
-    ) -> Tree: ...
-    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, *examples: Any, **named: Any) -> Array: ...
+    inputs: Array  # [N, ...]
+    labels: Any  # [N]; None where Gauss–Newton alone is asked for, which needs none
+    rows: Array  # [n]
+    weights: Array  # [n] ω_i
+    used: Number  # how many rows are no padding
+    key: Key
+
+
+class Curvature(Protocol):
+    """What is asked of a curvature: H in one of two structures, summed over the examples."""
+
+    def diagonal(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree: ...
+    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -46,52 +55,30 @@ class GaussNewton:
 
     samples: int = 0
 
-    def diagonal(
-        self,
-        model: Trainable,
-        likelihood: Likelihood,
-        params: Tree,
-        inputs: Array,
-        labels: Array,
-        rows: Array,
-        weights: Array,
-        count: Number,
-        key: Key,
-    ) -> Tree:
+    def diagonal(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree:
         """The diagonal of H, shaped as the parameters."""
         by_layer = isinstance(model, Network)
         diagonal, chunk_of = (_by_layer, layer_chunk) if by_layer else (_by_example, example_chunk)
         factor = self._factor(likelihood)
 
         def term(rows, weights, key):
-            return diagonal(model, factor, params, inputs[rows], weights, key)
+            return diagonal(model, factor, params, examples.inputs[rows], weights, key)
 
-        chunk = lambda: chunk_of(model, factor, params, inputs[:1], key)
-        return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, rows, weights, count, key)
+        chunk = lambda: chunk_of(model, factor, params, examples.inputs[:1], examples.key)
+        return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, examples)
 
-    def full(
-        self,
-        model: Trainable,
-        likelihood: Likelihood,
-        params: Tree,
-        inputs: Array,
-        labels: Array,
-        rows: Array,
-        weights: Array,
-        count: Number,
-        key: Key,
-    ) -> Array:
+    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array:
         """All of H, [P, P], in the order of `ravel_pytree`."""
         factor = self._factor(likelihood)
         flat, _ = ravel_pytree(params)
 
         def term(rows, weights, key):
-            gradients = _gradients(model, factor, params, inputs[rows], key)
+            gradients = _gradients(model, factor, params, examples.inputs[rows], key)
             columns = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))(gradients)
             return jnp.einsum("n,ncp,ncq->pq", weights, columns, columns)
 
-        chunk = lambda: example_chunk(model, factor, params, inputs[:1], key)
-        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
+        chunk = lambda: example_chunk(model, factor, params, examples.inputs[:1], examples.key)
+        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, examples)
 
     def _factor(self, likelihood: Likelihood) -> Factor:
         if self.samples:
@@ -103,45 +90,23 @@ class GaussNewton:
 class ExactHessian:
     """Σ_i ω_i ∇²ℓ(f(x_i; w), y_i) itself, which need not be positive; for small models."""
 
-    def diagonal(
-        self,
-        model: Trainable,
-        likelihood: Likelihood,
-        params: Tree,
-        inputs: Array,
-        labels: Array,
-        rows: Array,
-        weights: Array,
-        count: Number,
-        key: Key,
-    ) -> Tree:
+    def diagonal(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree:
         """The diagonal of H, shaped as the parameters."""
-        matrix = self.full(model, likelihood, params, inputs, labels, rows, weights, count, key)
+        matrix = self.full(model, likelihood, params, examples)
         return ravel_pytree(params)[1](jnp.diagonal(matrix))
 
-    def full(
-        self,
-        model: Trainable,
-        likelihood: Likelihood,
-        params: Tree,
-        inputs: Array,
-        labels: Array,
-        rows: Array,
-        weights: Array,
-        count: Number,
-        key: Key,
-    ) -> Array:
+    def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array:
         """All of H, [P, P], in the order of `ravel_pytree`."""
         flat, unravel = ravel_pytree(params)
 
         def loss(flat, rows, weights):
-            return weights @ likelihood.loss(model.apply(unravel(flat), inputs[rows]), labels[rows])
+            return weights @ likelihood.loss(model.apply(unravel(flat), examples.inputs[rows]), examples.labels[rows])
 
         def term(rows, weights, key):
             return jax.hessian(loss)(flat, rows, weights)
 
         chunk = lambda: HELD // flat.size
-        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, rows, weights, count, key)
+        return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, examples)
 
 
 def _by_layer(network: Any, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
@@ -198,17 +163,18 @@ def _columns(model: Trainable, factor: Factor, params: Tree, example: Array, key
     return columns.shape[-1]
 
 
-def _sum(term, start, chunk, rows, weights, count, key):
-    """start + Σ over chunks of term(rows, weights, key), in ⌈count / chunk⌉ steps."""
+def _sum(term: Callable[[Array, Array, Key], Tree], start: Tree, chunk: Callable[[], int], examples: Examples) -> Tree:
+    """start + Σ over chunks of term(rows, weights, key), in ⌈used / chunk⌉ steps."""
+    rows, used = examples.rows, examples.used
     if not len(rows):
         return start
-    chunk = min(max(chunk(), 1), len(rows))
-    missing = -len(rows) % chunk
-    weights = jnp.where(jnp.arange(len(rows)) < count, weights, 0)
+    size = min(max(chunk(), 1), len(rows))
+    missing = -len(rows) % size
+    weights = jnp.where(jnp.arange(len(rows)) < used, examples.weights, 0)
     rows, weights = jnp.pad(rows, (0, missing), mode="edge"), jnp.pad(weights, (0, missing))
 
     def add(step, total):
-        part = [lax.dynamic_slice_in_dim(array, step * chunk, chunk) for array in (rows, weights)]
-        return jax.tree.map(jnp.add, total, term(*part, jax.random.fold_in(key, step)))
+        part = lambda array: lax.dynamic_slice_in_dim(array, step * size, size)
+        return jax.tree.map(jnp.add, total, term(part(rows), part(weights), jax.random.fold_in(examples.key, step)))
 
-    return lax.fori_loop(0, -(-count // chunk), add, start)
+    return lax.fori_loop(0, -(-used // size), add, start)

@@ -47,6 +47,12 @@ class SiteRows(NamedTuple):
     left_out: int
     names: tuple[str, ...]  # of the columns of x
 
+    def take(self, places: np.ndarray) -> "SiteRows":
+        """Some of the rows, copied."""
+        by_row = ("x", "y", "offset", "weights", "trials", "duration", "event", "kept")
+        arrays = {name: getattr(self, name) for name in by_row}
+        return self._replace(**{name: None if each is None else each[places].copy() for name, each in arrays.items()})
+
     @property
     def sums(self) -> np.ndarray:
         """The sum of each column."""

@@ -12,9 +12,9 @@ from fedlap.regression.rounds import (
     Ask,
     Belief,
     Broadcast,
-    Factor,
     FlatError,
     Optimum,
+    SiteFactor,
     in_turn,
     maximise,
     no_prior,
@@ -59,7 +59,7 @@ class Regression:
                 "prior, such as prior=fedlap.normal(sd=2.5)"
             ) from flat
 
-    def continued(self, w: np.ndarray, known: Mapping[str, Factor]) -> Optimum:
+    def continued(self, w: np.ndarray, known: Mapping[str, SiteFactor]) -> Optimum:
         """The optimum, from weights and factors that another regression of the same sites has ended with."""
         return self.optimum(Broadcast(w, self.prior.precision + total(factor.V for factor in known.values())), known)
 

@@ -13,13 +13,14 @@ from scipy import stats
 from fedlap.errors import ConfigError
 from fedlap.regression import meta
 from fedlap.regression.federation import Regression
-from fedlap.regression.rounds import Optimum, solve, total
+from fedlap.regression.rounds import Belief, Broadcast, Optimum, solve, total
 from fedlap.regression.summary import Summary, label
 from fedlap.regression.tables import Index, frame, series
 
 if TYPE_CHECKING:
     import pandas as pd
 
+REFRESHED = 6  # sites: of at most so many, every coalition gets rounds of its own
 EXACT = 10  # sites: of more of them, Shapley values are means over orders drawn at random
 ORDERS = 2000  # of these
 
@@ -224,14 +225,16 @@ class SitesFit:
 
     # Whose rows it comes from -----------------------------------------------------------------------------------------
 
-    def shapley(self, seed: int = 0) -> "pd.Series":
+    def shapley(self, refresh: bool | None = None, seed: int = 0) -> "pd.Series":
         """Each site's share of the log-likelihood gained over the null model: the shares add up to the gain.
 
-        A coalition's weights are one linear solve with its factors, from a weak prior around the null model; sites
-        only say their losses at them. Of more than ten sites, a mean over coalitions drawn at random.
+        A coalition's weights are one linear solve with its factors, from a weak prior around the null model, and with
+        `refresh` (the default for up to six sites) a few rounds from there, all coalitions at once; sites then say
+        their losses at them. Of more than ten sites, a mean over orders drawn at random.
         """
         names = list(self.optimum.factors)
         count = len(names)
+        refresh = count <= REFRESHED if refresh is None else refresh
         if count <= EXACT:
             terms = [
                 (k, others, 1 / (count * math.comb(count - 1, size)))
@@ -243,7 +246,7 @@ class SitesFit:
             orders = [rng.permutation(count).tolist() for _ in range(draws)]
             terms = [(k, tuple(order[:place]), 1 / draws) for order in orders for place, k in enumerate(order)]
         pairs = [(frozenset(others), frozenset((*others, k))) for k, others, _ in terms]
-        gains = self._gains(dict.fromkeys(itertools.chain.from_iterable(pairs)), names)
+        gains = self._gains(dict.fromkeys(itertools.chain.from_iterable(pairs)), names, refresh)
         shares = np.zeros(count)
         for (k, _, weight), (before, after) in zip(terms, pairs, strict=True):
             shares[k] += weight * (gains[after] - gains[before])
@@ -253,20 +256,25 @@ class SitesFit:
     def _null(self) -> Optimum:
         return self.regression.null_optimum()
 
-    def _gains(self, coalitions: Iterable[frozenset[int]], names: Sequence[str]) -> dict[frozenset[int], float]:
+    def _gains(
+        self, coalitions: Iterable[frozenset[int]], names: Sequence[str], refresh: bool
+    ) -> dict[frozenset[int], float]:
         """The log-likelihood of all rows at what some sites estimate, less that of the null model."""
         several = [members for members in coalitions if members]
-        points = np.stack([self._coalition([names[k] for k in sorted(members)]) for members in several])
+        points = np.stack([self._coalition([names[k] for k in sorted(members)], refresh) for members in several])
         losses = self.regression.losses(self.regression.sites, points)
         gains = (sum(self._null.losses.values()) - losses) / self.dispersion
         return {frozenset(): 0.0, **dict(zip(several, gains.tolist(), strict=True))}
 
-    def _coalition(self, members: Sequence[str]) -> np.ndarray:
+    def _coalition(self, members: Sequence[str], refresh: bool) -> np.ndarray:
         """The weights of some sites."""
-        null, factors = self._null, [self.optimum.factors[name] for name in members]
-        weak = np.eye(len(null.w)) / 2.5**2
-        S = weak + total(factor.V for factor in factors)
-        return null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors))
+        null, factors = self._null, {name: self.optimum.factors[name] for name in members}
+        weak = Belief(null.w, np.eye(len(null.w)) / 2.5**2)
+        S = weak.precision + total(factor.V for factor in factors.values())
+        w = null.w + solve(S, total(factor.v - factor.V @ null.w for factor in factors.values()))
+        if not refresh:
+            return w
+        return replace(self.regression.subset(members), prior=weak).optimum(Broadcast(w, S), factors).w
 
     # On paper ---------------------------------------------------------------------------------------------------------
 

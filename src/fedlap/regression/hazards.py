@@ -45,6 +45,11 @@ class CoxFit(SitesFit):
         return frame(np.exp(np.stack([self._values, low, high], 1)), self.index, ["hazard ratio", "lower", "upper"])
 
     @property
+    def exp(self) -> "pd.DataFrame":
+        """The hazard ratios, under the name that ratios of other regressions have."""
+        return self.hazard_ratios
+
+    @property
     def llnull(self) -> float:
         """The log partial likelihood without any column."""
         return -sum(self._null.losses.values())

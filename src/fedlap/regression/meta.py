@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from fedlap.regression.rounds import Factor
+from fedlap.regression.rounds import SiteFactor
 
 UNSEEN = 1e-9  # an eigenvalue below so much of the largest belongs to a direction of which a site's rows say nothing
 
@@ -36,7 +36,7 @@ class Combined(NamedTuple):
     random_variance: np.ndarray
 
 
-def estimate(factor: Factor, w: np.ndarray, back: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def estimate(factor: SiteFactor, w: np.ndarray, back: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """How far a site's own estimate V_k⁻¹v_k is from w, in the units of `back`, and its variances.
 
     Of a singular V_k only what its rows determine: the other coefficients are NaN.

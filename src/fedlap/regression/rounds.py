@@ -31,7 +31,7 @@ class Broadcast(NamedTuple):
     search: bool = True
 
 
-class Factor(NamedTuple):
+class SiteFactor(NamedTuple):
     """The natural parameters of a site's factor, exp(vᵀw − ½wᵀVw)."""
 
     v: np.ndarray
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
     loss: float
     score: np.ndarray  # the gradient of its loss
-    factor: Factor
+    factor: SiteFactor
 
 
 class Belief(NamedTuple):
@@ -70,7 +70,7 @@ class Optimum(NamedTuple):
 
     w: np.ndarray
     S: np.ndarray
-    factors: dict[str, Factor]
+    factors: dict[str, SiteFactor]
     losses: dict[str, float]
     scores: dict[str, np.ndarray]
     rounds: list[Round]
@@ -90,15 +90,15 @@ def no_prior(size: int) -> Belief:
     return Belief(np.zeros(size), np.zeros((size, size)))
 
 
-def nothing(size: int) -> Factor:
+def nothing(size: int) -> SiteFactor:
     """The factor of a site that has said nothing yet."""
-    return Factor(np.zeros(size), np.zeros((size, size)))
+    return SiteFactor(np.zeros(size), np.zeros((size, size)))
 
 
 # The site ------------------------------------------------------------------------------------------------------------
 
 
-def answer(objective: Loss, g: Broadcast, t: Factor) -> Answer:
+def answer(objective: Loss, g: Broadcast, t: SiteFactor) -> Answer:
     """
     w_k ← argmin_w  ℓ_k(w) + v_kᵀw − ½wᵀV_k w + ½‖w − w_g‖²_{S_g}
     V_k ← ∇²ℓ_k(w_k),        v_k ← V_k w_k − ∇ℓ_k(w_k)
@@ -106,10 +106,10 @@ def answer(objective: Loss, g: Broadcast, t: Factor) -> Answer:
     here = objective.expand(g.w)
     searching = g.search and np.isfinite(here.hessian).all()
     w, there = _search(objective, g, t, here) if searching else (g.w, here)
-    return Answer(here.loss, here.gradient, Factor(there.hessian @ w - there.gradient, there.hessian))
+    return Answer(here.loss, here.gradient, SiteFactor(there.hessian @ w - there.gradient, there.hessian))
 
 
-def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[np.ndarray, Expansion]:
+def _search(objective: Loss, g: Broadcast, t: SiteFactor, here: Expansion) -> tuple[np.ndarray, Expansion]:
     """Newton's method on the site's problem, from w_g, as far as its own expansion is worth something."""
     others, pull = g.S - t.V, t.v - t.V @ g.w
     cost = lambda loss, w: loss + (w - g.w) @ (pull + others @ (w - g.w) / 2)
@@ -136,10 +136,10 @@ def _search(objective: Loss, g: Broadcast, t: Factor, here: Expansion) -> tuple[
 # The server ----------------------------------------------------------------------------------------------------------
 
 
-Ask = Callable[[Mapping[str, Loss], Broadcast, Mapping[str, Factor]], dict[str, Answer]]
+Ask = Callable[[Mapping[str, Loss], Broadcast, Mapping[str, SiteFactor]], dict[str, Answer]]
 
 
-def in_turn(sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, Factor]) -> dict[str, Answer]:
+def in_turn(sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, SiteFactor]) -> dict[str, Answer]:
     """The answers of sites in this process; `factors` are what the server has of them, and each remembers its own."""
     return {name: answer(loss, g, factors[name]) for name, loss in sites.items()}
 
@@ -148,7 +148,7 @@ def maximise(
     sites: Mapping[str, Loss],
     prior: Belief,
     begin: Broadcast | None = None,
-    known: Mapping[str, Factor] | None = None,
+    known: Mapping[str, SiteFactor] | None = None,
     ask: Ask = in_turn,
 ) -> Optimum:
     """
@@ -159,7 +159,7 @@ def maximise(
     """
     size = len(prior.mean)
     g = begin or Broadcast(prior.mean, START * np.eye(size) + prior.precision)
-    accepted: dict[str, Factor] = dict(known) if known is not None else {name: nothing(size) for name in sites}
+    accepted: dict[str, SiteFactor] = dict(known) if known is not None else {name: nothing(size) for name in sites}
     rounds: list[Round] = []
     best, best_loss, newton, careful = g.w, np.inf, g.w, False
     while True:

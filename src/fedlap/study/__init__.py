@@ -5,8 +5,9 @@ A coordinator makes a study (`new_study`, from a text such as `example_study()` 
 answers requests (`Site`); anyone uses the model (`load`). A name is imported when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedlap.lazy import lazy_names
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__; the same names as in _HOMES
     from fedlap.study.agreement.contract import Member, Study
@@ -101,16 +102,6 @@ _HOMES = {
     "table.encoding": "Pooled Statistics pool statistics",
     "table.table": "Checked check_file check_inputs",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> Any:
-    """A public name, imported now, and found without this the next time."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

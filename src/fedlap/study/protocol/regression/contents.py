@@ -22,7 +22,7 @@ from fedlap.regression.cox import Pairs
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.model import Opening
 from fedlap.regression.objective import Closing
-from fedlap.regression.rounds import Answer, Factor
+from fedlap.regression.rounds import Answer, SiteFactor
 from fedlap.regression.standard import Moments
 from fedlap.study.protocol.messages import Arrays, Form, unpack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_points
@@ -140,7 +140,7 @@ def read_question(study: RegressionAgreement, arrays: Arrays, source: str) -> Qu
 
 def read_answer(arrays: Arrays, size: int, source: str) -> Answer:
     """A member's answer to a round; a loss that is beyond all numbers makes the server step back."""
-    form = Answer(_any(), _any(size), Factor(_any(size), _any(size, size)))
+    form = Answer(_any(), _any(size), SiteFactor(_any(size), _any(size, size)))
     answer = unpack(arrays, form, source)
     if np.isfinite(answer.loss) and not all(np.isfinite(part).all() for part in (answer.score, *answer.factor)):
         raise DataError(f"{source}: its loss is a number, and its slope or curvature is not")

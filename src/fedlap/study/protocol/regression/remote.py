@@ -15,7 +15,7 @@ from fedlap.regression.cox import Pairs
 from fedlap.regression.federation import Restricted
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.objective import Closing, Expansion, Loss, Objective
-from fedlap.regression.rounds import Answer, Broadcast, Factor, nothing
+from fedlap.regression.rounds import Answer, Broadcast, SiteFactor, nothing
 from fedlap.study.protocol.inquiry import Inquiry
 from fedlap.study.protocol.messages import Arrays, Reply, Request, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
@@ -48,7 +48,7 @@ class RemoteSites:
         self.study, self.run, self.inquiry, self.journal, self.progress = study, run, inquiry, journal, progress
         self.members = tuple(member.name for member in study.members)
         self.steps, self.rounds = 0, 0
-        self._factors: dict[str, dict[int, Factor]] = {name: {} for name in self.members}
+        self._factors: dict[str, dict[int, SiteFactor]] = {name: {} for name in self.members}
         self._said: dict[tuple[str, bytes], dict[str, Any]] = {}
 
     def objectives(self) -> dict[str, Objective]:
@@ -61,7 +61,7 @@ class RemoteSites:
         requests = {name: Request(kind, self.study.digest, self.run, arrays=arrays) for name in self.members}
         return self._exchange(kind, kind, requests, read)
 
-    def ask(self, sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, Factor]) -> dict[str, Answer]:
+    def ask(self, sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, SiteFactor]) -> dict[str, Answer]:
         """A round: the answers of some sites, each from the factor that it remembers."""
         masks = [loss.kept for loss in sites.values() if isinstance(loss, Restricted)]
         kept = masks[0] if masks else np.ones(self.study.model.size, bool)
@@ -108,7 +108,7 @@ class RemoteSites:
     def _everywhere(self, w: np.ndarray) -> dict[str, Arrays]:
         return dict.fromkeys(self.members, pack(Point(w)))
 
-    def _stamp(self, name: str, factor: Factor) -> int:
+    def _stamp(self, name: str, factor: SiteFactor) -> int:
         """The step whose answer had this factor."""
         if not (factor.v.any() or factor.V.any()):
             return BEGINNING

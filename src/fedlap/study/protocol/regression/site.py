@@ -18,7 +18,7 @@ import numpy as np
 from fedlap.regression.cox import Survival
 from fedlap.regression.federation import Restricted
 from fedlap.regression.objective import LinearObjective, Loss, Objective
-from fedlap.regression.rounds import Broadcast, Factor, answer, nothing
+from fedlap.regression.rounds import Broadcast, SiteFactor, answer, nothing
 from fedlap.study.protocol.messages import Arrays, Request, digest, pack
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
@@ -159,7 +159,7 @@ class RegressionSite(Respondent):
         g = Broadcast(question.w, question.S, bool(question.search))
         return answer(loss, g, self._factor(request.accepted, question, store))
 
-    def _factor(self, accepted: int, question: Question, store: StepStore) -> Factor:
+    def _factor(self, accepted: int, question: Question, store: StepStore) -> SiteFactor:
         """This site's factor after the last round that counts."""
         size = len(question.w)
         if accepted == BEGINNING:
