@@ -1,4 +1,4 @@
-"""A regression over real processes on loopback with TLS and keys: killed, restarted, and in the end the pooled answer."""
+"""A regression over real processes on loopback with TLS and keys: killed, restarted, in the end the pooled answer."""
 
 import json
 import subprocess
