@@ -73,9 +73,7 @@ def fit(
     )
     if model is not None or target is not None:
         if formula is not None or family is not None or site is not None:
-            raise ConfigError(
-                "--model and --target fit a model that predicts; leave out --formula and its options"
-            )
+            raise ConfigError("--model and --target fit a model that predicts; leave out --formula and its options")
         if not files or model is None or target is None:
             raise ConfigError("a model that predicts needs a file a site, --model and --target")
         from fedlap.cli.predictor import fit_predictor
@@ -127,9 +125,7 @@ def _named(files: "Sequence[Path]", site: str | None, read: Any) -> "dict[str, C
     from fedlap.errors import ConfigError
 
     if site is not None and len(files) > 1:
-        raise ConfigError(
-            f"--site {site} divides one file, and there are {len(files)}; leave it out, or join them"
-        )
+        raise ConfigError(f"--site {site} divides one file, and there are {len(files)}; leave it out, or join them")
     if site is None and len(files) < 2:
         raise ConfigError(f"{files[0]}: one file; expected one a site, or --site with the column that names the site")
     names = [path.stem for path in files]
@@ -280,9 +276,7 @@ def _tell(
         typer.echo(f"Not assessed on held-out rows: {held.reason}")
     for name, each in checked.items():
         if len(each) < FEW or len(each) * study.parameters_per_row < study.model.size:
-            typer.echo(
-                f"{name}: {len(each)} rows for {study.model.size} parameters; a network would refuse so few"
-            )
+            typer.echo(f"{name}: {len(each)} rows for {study.model.size} parameters; a network would refuse so few")
     if not outcome.fit.converged:
         typer.secho("NOT CONVERGED: do not use these numbers", fg="red", err=True)
     written = ", ".join([REPORT, COEFFICIENTS, "summary.txt", "rounds.jsonl", "model/", STUDY])

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-from scipy import stats
 
 from fedlap.checks import known_keywords
 from fedlap.errors import ConfigError, DataError
@@ -18,6 +17,7 @@ from fedlap.regression.federation import Losses, Regression, losses_in_turn
 from fedlap.regression.fit import SitesFit
 from fedlap.regression.model import Opening, Units, fit_here
 from fedlap.regression.objective import Closing, LinearObjective, Objective
+from fedlap.regression.prediction import Prediction
 from fedlap.regression.prior import EvidencePrior, NormalPrior, Prior, as_prior, evidence
 from fedlap.regression.rounds import Ask, Belief, Optimum, in_turn, no_prior, total
 from fedlap.regression.tables import frame
@@ -109,26 +109,8 @@ class GlmFit(SitesFit):
 
     def predict(self, new: Any, interval: float | None = None) -> Any:
         """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely."""
-        rows = self.design.matrix(new, outcome=False, where="the new rows")
-        predictors, columns = self.family.predictors - self.family.shapes, rows.x.shape[1]
-        own = predictors * columns
-        f = rows.x @ self._values[:own].reshape(predictors, columns).T
-        f[:, 0] += 0 if rows.offset is None else rows.offset
-        index = rows.kept
-        if self.family.unordered:
-            if interval is not None:
-                raise ConfigError("an interval of several probabilities at once is not to be had; leave it out")
-            return frame(self.family.mean(f.T).T, index, self.design.classes)
-        shapes = np.broadcast_to(self.optimum.w[own:, None], (self.family.shapes, len(f)))
-        mean = lambda f: self.family.mean(np.concatenate([f[None], shapes]) if len(shapes) else f)
-        columns_of = {"mean": mean(f[:, 0])}
-        if interval is not None:
-            if not 0 < interval < 1:
-                raise ConfigError(f"interval is {interval!r}; expected a share between 0 and 1, such as 0.95")
-            error = np.sqrt(np.einsum("ij,jk,ik->i", rows.x, self._covariance[:own, :own], rows.x))
-            reach = stats.t.isf((1 - interval) / 2, self.degrees) * error
-            columns_of |= {"mean_ci_lower": mean(f[:, 0] - reach), "mean_ci_upper": mean(f[:, 0] + reach)}
-        return frame(columns_of, index, list(columns_of))
+        rule = Prediction(self.family, self.design, self._values, self._covariance, self.degrees)
+        return rule.of(self.design.matrix(new, outcome=False, where="the new rows"), interval)
 
 
 @known_keywords("glm")

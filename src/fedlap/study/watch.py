@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedlap.study.protocol.coordinator import Event
+from fedlap.study.protocol.inquiry import Event
 
 SIGNS = {
     "asked": ("waiting", "dim"),
@@ -19,7 +19,7 @@ SIGNS = {
 class Watch:
     """A live table of the members on a terminal; plain lines, one an event that matters, anywhere else."""
 
-    def __init__(self, members: Sequence[str], rounds: int, console: Console | None = None) -> None:
+    def __init__(self, members: Sequence[str], rounds: int | None, console: Console | None = None) -> None:
         self.members, self.rounds, self.console = members, rounds, console or Console(highlight=False)
         self.step, self.metrics, self.waiting = "connecting", "", ""
         self.status: dict[str, str] = {}  # of each member: the kind of the last event, a key of SIGNS
@@ -48,13 +48,17 @@ class Watch:
         if event.kind == "waiting":
             self.waiting = event.note
         if event.kind == "round":
-            self.metrics = f"{event.step} of {self.rounds}: {event.note}"
+            self.metrics = f"{self._of(event.step)}: {event.note}"
         if event.kind in ("refused", "waiting", "resumed", "round"):
             self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
         self.live.update(self._table())
 
+    def _of(self, step: str) -> str:
+        """A round among all; a regression does not know how many it will need."""
+        return step if self.rounds is None else f"{step} of {self.rounds}"
+
     def _table(self):
-        table = Table(title=f"{self.step} of {self.rounds}" if self.step.startswith("round") else self.step)
+        table = Table(title=self._of(self.step) if self.step.startswith("round") else self.step)
         table.add_column("member")
         table.add_column("")
         for member in self.members:

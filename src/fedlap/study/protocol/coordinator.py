@@ -4,19 +4,17 @@ Nothing here knows how messages travel. After every step all that matters is on 
 there, and a site that has done a step already answers it from its own disk.
 """
 
-import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
 from fedlap.engines.sequential import run_server
 from fedlap.engines.setup import join_points
-from fedlap.errors import DataError
 from fedlap.study.protocol import checkpoint, runs
 from fedlap.study.protocol.checkpoint import Progress, RoundReport, RunState
 from fedlap.study.protocol.contents import (
@@ -30,53 +28,11 @@ from fedlap.study.protocol.contents import (
     read_statistics,
     versions,
 )
+from fedlap.study.protocol.inquiry import Answered, Event, Inquiry, Policy, Transport
 from fedlap.study.protocol.messages import Reply, Request, check, on_device, pack, unpack
-from fedlap.study.protocol.metrics import printable, score
-from fedlap.study.protocol.store import BEGINNING
+from fedlap.study.protocol.metrics import score
 from fedlap.study.protocol.terms import Agreement, Start, Terms
 from fedlap.study.table.encoding import Pooled, Statistics, check_statistics, pool
-
-Content = TypeVar("Content")
-
-
-class Event(NamedTuple):
-    """Something worth telling whoever watches."""
-
-    kind: str  # "asked", "answered", "refused", "waiting", "round", "resumed" or "finished"
-    step: str
-    member: str = ""
-    note: str = ""
-
-
-class Transport(Protocol):
-    """How requests reach the members and replies come back."""
-
-    def exchange(
-        self, requests: dict[str, Request], seconds: float, resend: float
-    ) -> Iterator[tuple[str, Reply | DataError]]:
-        """Send each member its request, again after `resend` seconds without reply; yield (member, Reply or DataError).
-
-        At most one reply of each member; ends when all have replied or the seconds are over.
-        """
-        ...
-
-
-class Policy(NamedTuple):
-    """How long to wait, and for whom."""
-
-    quorum: int
-    deadline: float
-    retries: int
-
-    @property
-    def resend(self) -> float:
-        """Seconds until one that has not answered is asked again."""
-        return self.deadline / (self.retries + 1)
-
-    @property
-    def pause(self) -> float:
-        """Seconds until all those are asked again who have refused, or sent what could not be used."""
-        return min(self.resend, 10.0)
 
 
 @dataclass(frozen=True)
@@ -103,8 +59,8 @@ class Coordinator:
         folder: str | Path,
         tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        self.terms, self.check_statistics, self.policy = terms, check_statistics, policy
-        self.transport, self.tell = transport, tell
+        self.terms, self.check_statistics, self.policy, self.tell = terms, check_statistics, policy, tell
+        self.inquiry = Inquiry(policy, transport, tell)
         self.checkpoint = Path(folder) / "checkpoint.npz"
 
     @classmethod
@@ -122,7 +78,7 @@ class Coordinator:
 
     def run(self) -> Outcome:
         """All rounds that are still to be done, and the last report."""
-        progress = self._open()
+        progress = runs.open_run(self.checkpoint, self.terms.digest, self.terms.members, self.tell)
         state, start = checkpoint.read_state(self.checkpoint, self.terms) or self._begin(progress)
         for round in range(progress.round, self.terms.last_round + 1):
             progress, state = self._round(round, progress, state, start)
@@ -134,23 +90,6 @@ class Coordinator:
         sizes = dict(zip(self.terms.members, state.beginning.sizes.tolist(), strict=True))
         precision = self.terms.algorithm.precision_ahead(state.server)
         return Outcome(progress.run, state.server, precision, state.beginning.pooled, sizes, progress.history)
-
-    def _open(self) -> Progress:
-        if self.checkpoint.exists():
-            progress = checkpoint.read_progress(self.checkpoint)
-            if progress.study != self.terms.digest:
-                cure = "--again starts a new run" if progress.finished else "put the other study.toml back to go on"
-                raise DataError(
-                    f"{self.checkpoint}: a run of another study.toml, perhaps of this one before it was changed; {cure}"
-                )
-            anew = "; --again starts a new run" if progress.finished else ""
-            self.tell(Event("resumed", "resuming", note=f"{progress.round} rounds are done{anew}"))
-            return progress
-        accepted = dict.fromkeys(self.terms.members, BEGINNING)
-        progress = Progress(self.terms.digest, secrets.token_hex(8), accepted)
-        # Before the first message: a server that is stopped must find its run again, and no site a second one.
-        checkpoint.write(self.checkpoint, progress, None)
-        return progress
 
     def _begin(self, progress: Progress) -> tuple[RunState, Start]:
         members = self.terms.members
@@ -177,43 +116,10 @@ class Coordinator:
     def _read_points(self, name: str, reply: Reply) -> Points:
         return read_points(self.terms, reply.arrays, name)
 
-    def _gather(self, kind: str, run: str, record: Any, read: Callable[[str, Reply], Content]) -> dict[str, Content]:
+    def _gather(self, kind: str, run: str, record: Any, read: Callable[[str, Reply], Answered]) -> dict[str, Answered]:
         """What everyone answers to a record; without all members there is nothing to begin with, so it waits."""
         requests = {name: Request(kind, self.terms.digest, run, arrays=pack(record)) for name in self.terms.members}
-        replies = {}
-        while len(replies) < len(requests):
-            missing = {name: request for name, request in requests.items() if name not in replies}
-            replies |= self._ask(kind, missing, read)[0]
-            if len(replies) < len(requests):
-                names = ", ".join(name for name in requests if name not in replies)
-                self.tell(Event("waiting", kind, note=f"cannot begin without {names}"))
-                time.sleep(self.policy.pause)
-        return replies
-
-    def _ask(
-        self, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Content]
-    ) -> tuple[dict[str, Content], dict[str, str]]:
-        """What the good replies hold, and in a word what was wrong with the others, after one deadline."""
-        good, bad = {}, {}
-        for name in requests:
-            self.tell(Event("asked", step, name))
-        for name, reply in self.transport.exchange(requests, self.policy.deadline, self.policy.resend):
-            try:
-                if isinstance(reply, Exception):
-                    raise reply
-                expected = {requests[name].digest, ""} if reply.refusal else {requests[name].digest}
-                if reply.member != name or reply.answers not in expected:  # what cannot be read has no digest to name
-                    raise DataError(f"{name} has answered another request, or under another name")
-                if reply.refusal:
-                    raise DataError(f"{name} refuses: {reply.refusal}")
-                good[name] = read(name, reply)
-            except DataError as error:
-                # A word only: it is kept in the history, which all members get. What a member said is for this screen.
-                bad[name] = "refused" if isinstance(reply, Reply) and reply.refusal else "sent what could not be used"
-                self.tell(Event("refused", step, name, printable(str(error))))
-            else:
-                self.tell(Event("answered", step, name))
-        return good, bad
+        return self.inquiry.everyone(kind, requests, read, "cannot begin without")
 
     def _round(self, round: int, progress: Progress, state: RunState, start: Start) -> tuple[Progress, RunState]:
         began, members, like = time.perf_counter(), self.terms.members, start.first.clients.contribution
@@ -226,7 +132,7 @@ class Coordinator:
         good, left_out, step = {}, {}, f"round {round + 1}"
         while True:
             missing = {name: request for name, request in requests.items() if name not in good}
-            more, bad = self._ask(step, missing, read)
+            more, bad = self.inquiry.once(step, missing, read)
             good, left_out = good | more, left_out | bad
             if len(good) >= self.policy.quorum:
                 break
@@ -257,7 +163,7 @@ class Coordinator:
             check(reply.arrays, {}, name)
             return read_held_back(name, reply.facts)
 
-        good, _ = self._ask("finish", self._requests("finish", progress, state, progress.round), read)
+        good, _ = self.inquiry.once("finish", self._requests("finish", progress, state, progress.round), read)
         return replace(progress, finished=True, history=self._scored(progress.history, good.values()))
 
     def _requests(self, kind: str, progress: Progress, state: RunState, round: int) -> dict[str, Request]:

@@ -27,6 +27,7 @@ class Form:
 
     dtype: Any
     shape: tuple[int | None, ...]
+    finite: bool = True  # whether all its numbers must be
 
     def fits(self, array: np.ndarray) -> bool:
         """Whether an array has this form."""
@@ -39,7 +40,7 @@ class Form:
 class Request:
     """From the server to a site: what to do, for which round, from which state, and the arrays to do it with."""
 
-    kind: str  # "statistics", "points", "begin", "train" or "finish"
+    kind: str  # such as "begin"; `contents` of each kind of study has all of them
     study: str
     run: str
     round: int = -1
@@ -123,7 +124,10 @@ def part(arrays: Arrays, field: str) -> Arrays:
 
 
 def check(arrays: Arrays, forms: dict[str, Form], source: str) -> None:
-    """DataError unless there are exactly these names, with these types and shapes, and all numbers are finite."""
+    """DataError unless there are exactly these names, with these types and shapes, and all numbers are finite.
+
+    A form may say that its numbers need not be.
+    """
     missing, extra = forms.keys() - arrays.keys(), arrays.keys() - forms.keys()
     if missing or extra:
         named = [*(f"{name} is missing" for name in missing), *(f"{name} is not expected" for name in extra)]
@@ -133,7 +137,7 @@ def check(arrays: Arrays, forms: dict[str, Form], source: str) -> None:
         if not isinstance(array, np.ndarray) or not form.fits(array):
             found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
             raise DataError(f"{source}: {name} is {found}; expected {np.dtype(form.dtype)} {form.shape}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if form.finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             count = int((~np.isfinite(array)).sum())
             raise DataError(f"{source}: {name} has {count} values that are not finite numbers")
 

@@ -1,4 +1,4 @@
-"""How good a model is on the rows that members hold back, all of them together; and members' words on a terminal."""
+"""How good a model is on the rows that members hold back, all of them together."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -26,8 +26,3 @@ def score(reports: Iterable[HeldBack]) -> Score:
     if not rows:
         return Score(0, None, None)
     return Score(rows, sum(report.correct for report in reports) / rows, sum(report.nll for report in reports) / rows)
-
-
-def printable(text: str) -> str:
-    """What a member says, for a terminal: no control characters, and not too many."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:500])

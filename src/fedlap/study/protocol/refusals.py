@@ -25,6 +25,9 @@ class Reason(StrEnum):
     DAMAGED = "a file in its state folder cannot be used"
     GAP = "its state is not the one that this round continues from"
     LATE = "this round is over there"
+    CHANGED = "it has answered another request under this number"
+    BUDGET = "it has answered as many requests as one run may have"
+    UNASKED = "its study file does not allow such a question"
     OTHER = "an error, of which its own log has the words"
 
 

@@ -2,22 +2,38 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from fedlap.errors import ConfigError
+from fedlap.errors import ConfigError, DataError
 from fedlap.study.protocol import checkpoint
-from fedlap.study.protocol.terms import Agreement, Terms
+from fedlap.study.protocol.checkpoint import Progress
+from fedlap.study.protocol.inquiry import Event
+from fedlap.study.protocol.store import BEGINNING
+from fedlap.study.protocol.terms import Terms
 
 
-def folder(study: Agreement) -> Path:
+class Filed(Protocol):
+    """A study of any kind, in its folder."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def folder(study: Filed) -> Path:
     """Where the coordinator keeps its checkpoint."""
     return study.folder / "state" / "run"
 
 
 @contextmanager
-def only_one(study: Agreement) -> Iterator[None]:
+def only_one(study: Filed) -> Iterator[None]:
     """Hold the run while the block lasts. Two at once would each lead the sites on from states the other never saw."""
     path = folder(study) / "lock"
     with ExitStack() as stack:
@@ -34,21 +50,39 @@ def only_one(study: Agreement) -> Iterator[None]:
         yield
 
 
-def set_aside(study: Agreement, terms: Terms) -> Path | None:
-    """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned."""
+def open_run(path: Path, digest: str, members: Sequence[str], tell: Callable[[Event], None]) -> Progress:
+    """The run of a checkpoint, to go on with; a new one if there is none."""
+    if path.exists():
+        progress = checkpoint.read_progress(path)
+        if progress.study != digest:
+            cure = "--again starts a new run" if progress.finished else "put the other study.toml back to go on"
+            raise DataError(f"{path}: a run of another study.toml, perhaps of this one before it was changed; {cure}")
+        anew = "; --again starts a new run" if progress.finished else ""
+        tell(Event("resumed", "resuming", note=f"{progress.round} rounds are done{anew}"))
+        return progress
+    progress = Progress(digest, secrets.token_hex(8), dict.fromkeys(members, BEGINNING))
+    # Before the first message: a server that is stopped must find its run again, and no site a second one.
+    checkpoint.write(path, progress, None)
+    return progress
+
+
+def set_aside(study: Filed, terms: Terms | None = None) -> Path | None:
+    """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned.
+
+    The terms say how many rounds a run has; that of a regression ends when nothing moves any more.
+    """
     path = folder(study) / "checkpoint.npz"
     if not path.exists():
         return None
     progress = checkpoint.read_progress(path)
-    if not progress.finished and progress.study != terms.digest:
+    if not progress.finished and progress.study != study.digest:
         raise ConfigError(
             f"{path}: {progress.round} rounds are done of a run under another study.toml, and it has not finished; "
             "put that study.toml back to go on with it, or move this file away to give it up"
         )
     if not progress.finished:
-        raise ConfigError(
-            f"{path}: {progress.round} of {terms.last_round + 1} rounds are done; leave out --again to go on"
-        )
+        done = f"{progress.round} of {terms.last_round + 1}" if terms else f"{progress.round}"
+        raise ConfigError(f"{path}: {done} rounds are done; leave out --again to go on")
     kept = path.with_name(f"checkpoint-{progress.run}.npz")
     os.replace(path, kept)
     return kept

@@ -7,8 +7,7 @@ train        receive what the server broadcasts, send this site's contribution, 
 finish       receive the final model, report on held-back rows
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,12 +19,11 @@ from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import MemoryPoints, choose_points
-from fedlap.errors import FedlapError
-from fedlap.study.protocol import audit
 from fedlap.study.protocol.contents import Beginning, HeldBack, Points, read_beginning, read_pooled, versions
-from fedlap.study.protocol.messages import Arrays, Reply, Request, digest, on_device, pack, size, unpack
+from fedlap.study.protocol.messages import Arrays, Request, digest, on_device, pack, unpack
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
+from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
 from fedlap.study.protocol.store import Store, StoredRound, StoredSetup
 from fedlap.study.protocol.terms import Agreement, Rows, Start, Terms
 from fedlap.study.table.encoding import Pooled, Statistics, pool
@@ -47,15 +45,6 @@ class Records(Protocol):
         ...
 
 
-class Sent(NamedTuple):
-    """One thing that leaves a site, for `--explain`."""
-
-    when: str
-    name: str
-    shape: tuple[int, ...]
-    bytes: int
-
-
 class Ready(NamedTuple):
     """A run that this site has begun: its name, what its rounds are computed from, and the site's own rows."""
 
@@ -64,10 +53,7 @@ class Ready(NamedTuple):
     rows: Rows
 
 
-Content = tuple[dict[str, Any], Arrays]  # the facts and the arrays of a reply
-
-
-class Site:
+class Site(Respondent):
     """One member, its data and its folder. All it remembers between two requests is on disk."""
 
     def __init__(
@@ -78,15 +64,25 @@ class Site:
         folder: str | Path,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.terms, self.member, self.records, self.folder, self.log = terms, member, records, Path(folder), log
+        super().__init__(terms.digest, member, folder, log)
+        self.terms, self.records = terms, records
         self._ready: Ready | None = None  # built once a run, from the store
-        self._methods = {
+
+    def methods(self) -> Mapping[str, Method]:
+        """What is done with a request, by its kind; the store is that of the request's run."""
+        steps: dict[str, Callable[[Request, Store], Content]] = {
             "statistics": self._statistics,
             "points": self._points,
             "begin": self._begin,
             "train": self._train,
             "finish": self._finish,
         }
+        store = lambda request: Store(self.folder, self.study, self.member, request.run)
+        return {kind: lambda request, step=step: step(request, store(request)) for kind, step in steps.items()}
+
+    def step(self, request: Request) -> str:
+        """What the log calls a request."""
+        return f"round {request.round + 1}" if request.kind == "train" else request.kind
 
     @classmethod
     def of(
@@ -101,25 +97,6 @@ class Site:
         study.member(member)
         folder = study.folder / "state" / member if folder is None else folder
         return cls(Terms.of(study), member, FileRecords(study, member, path), folder, log)
-
-    @property
-    def audit_log(self) -> Path:
-        """The file that records everything this site has sent."""
-        return self.folder / f"audit-{self.member}.jsonl"
-
-    def answer(self, request: Request) -> Reply:
-        """The reply to a request; if it cannot be answered, a fixed reason, and in the log what is wrong."""
-        began = time.perf_counter()
-        try:
-            facts, arrays = self._answer(request)
-            reply, result = Reply(self.member, request.digest, "", facts, arrays), f"{size(arrays):,} bytes to send"
-        except FedlapError as error:
-            reason = error.reason if isinstance(error, Refusal) else Reason.OTHER
-            reply, result = Reply(self.member, request.digest, reason.value), f"refused: {error}"
-        audit.append(self.audit_log, self.member, request, reply)
-        step = f"round {request.round + 1}" if request.kind == "train" else request.kind
-        self.log(f"{step}: {result} after {time.perf_counter() - began:.2f} s")
-        return reply
 
     def explain(self) -> list[Sent]:
         """Everything this site would send; shapes that depend on the other members are as if all were like this one."""
@@ -141,19 +118,6 @@ class Site:
         steps.append(("every round, about the rows held back", HeldBack()))
         named = [(when, name.lstrip("."), array) for when, record in steps for name, array in pack(record).items()]
         return [Sent(when, name, array.shape, array.nbytes) for when, name, array in named]
-
-    def _answer(self, request: Request) -> Content:
-        if request.study != self.terms.digest:
-            raise Refusal(
-                Reason.STUDY,
-                f"the server's study file has the digest {request.study[:12]}, this site's {self.terms.digest[:12]}; "
-                "expected the same study.toml at the server and at every member",
-            )
-        method = self._methods.get(request.kind)
-        if method is None or not (request.run.isalnum() and len(request.run) <= 64):
-            kinds = ", ".join(self._methods)
-            raise Refusal(Reason.REQUEST, f"a request of kind {request.kind!r}; expected one of {kinds}")
-        return method(request, Store(self.folder, self.terms.digest, self.member, request.run))
 
     def _statistics(self, request: Request, store: Store) -> Content:
         return {"versions": versions()._asdict()}, pack(self.records.statistics())

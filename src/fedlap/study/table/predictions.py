@@ -1,4 +1,4 @@
-"""Probabilities as a table: one line for each row of the patients' file, found again by its number."""
+"""Predictions as a table: one line for each row of the patients' file, found again by its number."""
 
 import csv
 import io
@@ -13,13 +13,18 @@ from fedlap.study.table.table import Checked
 
 def write(path: str | Path, classes: Sequence[str], checked: Checked, probabilities: np.ndarray) -> None:
     """Write the probabilities of a file's rows; rows that the study drops are there too, with empty cells."""
+    write_columns(path, [f"probability_{name}" for name in classes], checked, probabilities, ".6f")
+
+
+def write_columns(path: str | Path, names: Sequence[str], checked: Checked, values: np.ndarray, form: str) -> None:
+    """Write columns [rows, names] of numbers in this form; rows that the study drops have empty cells."""
     path = Path(path)
-    lines = {row: [""] * len(classes) for row in checked.dropped.tolist()}
-    for row, values in zip(checked.row_numbers.tolist(), probabilities.tolist(), strict=True):
-        lines[row] = [f"{value:.6f}" for value in values]
+    lines = {row: [""] * len(names) for row in checked.dropped.tolist()}
+    for row, cells in zip(checked.row_numbers.tolist(), values.tolist(), strict=True):
+        lines[row] = [format(value, form) for value in cells]
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *(f"probability_{name}" for name in classes)])
+    writer.writerow(["row", *names])
     writer.writerows([row, *lines[row]] for row in sorted(lines))
     files.write(path, text.getvalue())

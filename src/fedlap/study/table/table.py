@@ -40,6 +40,14 @@ class Checked:
             row_numbers=self.row_numbers[places],
         )
 
+    def frame(self, columns: Sequence[Column]) -> dict[str, np.ndarray]:
+        """The rows as a dictionary of columns, categories in their words."""
+        categories = {column.name: column.categories for column in columns if column.kind == "category"}
+        return {
+            name: np.array(categories[name], object)[values] if name in categories else values
+            for name, values in self.values.items()
+        }
+
     def known_labels(self) -> np.ndarray:
         """The labels of a file that was checked together with its target."""
         if self.labels is None:

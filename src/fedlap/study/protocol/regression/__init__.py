@@ -1,0 +1,1 @@
+"""A regression over real sites: what a site answers, and how the server asks."""

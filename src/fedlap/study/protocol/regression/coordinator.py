@@ -1,0 +1,118 @@
+"""What the server of a regression does: gather moments, run the rounds, and ask for the closing sums.
+
+After every step all that matters is on disk; started again, it goes on from there.
+All members are needed in every step: the answer is that of all rows, or there is none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedlap.errors import DataError
+from fedlap.regression.glm import GlmFit
+from fedlap.regression.hazards import CoxFit
+from fedlap.regression.model import Opening
+from fedlap.study.protocol import checkpoint, runs
+from fedlap.study.protocol.checkpoint import Progress
+from fedlap.study.protocol.inquiry import Event, Inquiry, Policy, Transport
+from fedlap.study.protocol.messages import Reply, Request, check, pack
+from fedlap.study.protocol.regression.agreed import RegressionAgreement
+from fedlap.study.protocol.regression.contents import Standard, check_programs, read_opening
+from fedlap.study.protocol.regression.remote import RemoteSites
+from fedlap.study.protocol.regression.steps import Journal
+
+AnyFit = GlmFit | CoxFit
+
+
+class LeftOut(NamedTuple):
+    """The fit as if a site had never taken part."""
+
+    coefficients: np.ndarray
+    errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class RegressionOutcome:
+    """What a run of a regression leaves behind; `fedlap.study.save_regression` makes files of it."""
+
+    run: str
+    fit: AnyFit
+    summary: str
+    log_likelihood_null: float
+    robust: AnyFit | None = None  # with robust = true: the same, with standard errors that hold if the family is wrong
+    without: dict[str, LeftOut] = field(default_factory=dict)  # with influence = true, by the site that is left out
+    shares: dict[str, float] = field(default_factory=dict)  # and each site's share of the log-likelihood
+
+
+class RegressionCoordinator:
+    """One run of a regression."""
+
+    def __init__(
+        self,
+        study: RegressionAgreement,
+        transport: Transport,
+        folder: str | Path | None = None,
+        tell: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self.study, self.tell = study, tell
+        folder = runs.folder(study) if folder is None else Path(folder)
+        self.folder, self.checkpoint = folder, folder / "checkpoint.npz"
+        self.members = tuple(member.name for member in study.members)
+        self.inquiry = Inquiry(Policy(len(self.members), study.deadline, study.retries), transport, tell)
+
+    def run(self) -> RegressionOutcome:
+        """All steps that are still to be done."""
+        progress = runs.open_run(self.checkpoint, self.study.digest, self.members, self.tell)
+        done = [progress.round]
+
+        def count(steps: int) -> None:
+            if steps > done[0]:
+                done[0] = steps
+                checkpoint.write(self.checkpoint, replace(progress, round=steps), None)
+
+        journal = Journal(self.folder, self.study.digest, progress.run)
+        sites = RemoteSites(self.study, progress.run, self.inquiry, journal, count)
+        outcome = self._fit(progress.run, sites)
+        if not progress.finished:
+            self._finish(replace(progress, round=done[0], finished=True))
+        self.tell(Event("finished", "finish"))
+        return outcome
+
+    def _fit(self, run: str, sites: RemoteSites) -> RegressionOutcome:
+        openings = sites.everyone("moments", {}, self._opening)
+        model = self.study.model
+        units = model.units(openings)
+        standard = pack(Standard(units.scale.shift, units.scale.spread, np.array(units.outcome)))
+        sites.everyone("begin", standard, lambda name, reply: check(reply.arrays, {}, name))
+        fit = model.fit(openings, units, sites.objectives(), sites.ask, sites.losses)
+        if not np.isfinite(fit.llf):
+            raise DataError(f"the log-likelihood is {fit.llf} at the end; expected columns without huge numbers")
+        self._note(fit)
+        outcome = RegressionOutcome(run, fit, str(fit.summary()), fit.llnull)
+        if self.study.robust:
+            outcome = replace(outcome, robust=fit.robust("rows"))
+        if self.study.influence:
+            left_out = {name: fit.without(name) for name in self.members}
+            without = {name: LeftOut(each.params.to_numpy(), each.bse.to_numpy()) for name, each in left_out.items()}
+            shares = dict(zip(self.members, fit.shapley().tolist(), strict=True))
+            outcome = replace(outcome, without=without, shares=shares)
+        return outcome
+
+    def _opening(self, name: str, reply: Reply) -> Opening:
+        check_programs(name, reply.facts)
+        return read_opening(self.study, reply.arrays, name)
+
+    def _note(self, fit: AnyFit) -> None:
+        last = fit.optimum.rounds[-1]
+        how = "converged" if fit.converged else "NOT CONVERGED"
+        note = f"{how}: Newton's decrement {last.decrement:.1e}, log-likelihood {fit.llf:.4f}"
+        self.tell(Event("round", f"round {fit.rounds}", note=note))
+
+    def _finish(self, progress: Progress) -> None:
+        """The run is over; whoever is not there to hear it has said all that was needed."""
+        requests = {name: Request("finish", self.study.digest, progress.run) for name in self.members}
+        self.inquiry.once("finish", requests, lambda name, reply: check(reply.arrays, {}, name))
+        checkpoint.write(self.checkpoint, progress, None)

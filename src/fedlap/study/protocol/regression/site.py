@@ -1,0 +1,214 @@
+"""What a site of a regression does with a request: check it, compute, remember, record, answer.
+
+moments   send the number of rows, means and products of the columns, moments of the outcome or the events
+begin     receive what all sites count in, and remember it
+answer    receive weights and their precision; send the loss and score there, and this site's new factor
+closing   receive weights; send what standard errors and the likelihood need at the end
+losses    receive weights; send the loss at each
+meat      (with robust = true) receive weights; send the middle of a robust covariance
+finish    the run is over
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedlap.regression.cox import Survival
+from fedlap.regression.federation import Restricted
+from fedlap.regression.objective import LinearObjective, Loss, Objective
+from fedlap.regression.rounds import Broadcast, SiteFactor, answer, nothing
+from fedlap.study.protocol.messages import Arrays, Request, digest, pack
+from fedlap.study.protocol.refusals import Reason, Refusal, refusing
+from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
+from fedlap.study.protocol.regression.contents import (
+    LossesThere,
+    Meat,
+    Question,
+    programs,
+    read_answer,
+    read_point,
+    read_points,
+    read_question,
+    read_standard,
+)
+from fedlap.study.protocol.regression.records import RegressionRecords
+from fedlap.study.protocol.regression.steps import StepStore, StoredStep
+from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
+from fedlap.study.protocol.store import BEGINNING, StoredSetup
+
+Computed = Callable[[Objective, Request, StepStore], Any]
+
+
+class Begun(NamedTuple):
+    """A run that this site has begun, and the loss of its rows in the run's units."""
+
+    run: str
+    objective: Objective
+
+
+class RegressionSite(Respondent):
+    """One member of a regression, its rows and its folder. All it remembers between two requests is on disk."""
+
+    def __init__(
+        self,
+        study: RegressionAgreement,
+        member: str,
+        records: RegressionRecords,
+        folder: str | Path,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        super().__init__(study.digest, member, folder, log)
+        self.agreement, self.records = study, records
+        self._ready: Begun | None = None  # built once a run, from the store
+
+    @classmethod
+    def of(
+        cls,
+        study: RegressionAgreement,
+        member: str,
+        path: str | Path,
+        folder: str | Path | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> "RegressionSite":
+        """The site of a member with its file, which is checked whole; its state goes beside the study by default."""
+        study.member(member)
+        folder = study.folder / "state" / member if folder is None else folder
+        return cls(study, member, RegressionRecords(study, path), folder, log)
+
+    def methods(self) -> Mapping[str, Method]:
+        """What is done with a request, by its kind."""
+        computed: dict[str, Computed] = {
+            "answer": self._round,
+            "closing": self._closing,
+            "losses": self._losses,
+            "meat": self._meat,
+        }
+        steps: dict[str, Method] = {
+            kind: lambda request, compute=compute: self._step(request, compute) for kind, compute in computed.items()
+        }
+        return {"moments": self._moments, "begin": self._begin, **steps, "finish": self._finish}
+
+    def step(self, request: Request) -> str:
+        """What the log calls a request."""
+        return request.kind if request.round < 0 else f"step {request.round + 1}, {request.kind}"
+
+    def explain(self) -> list[Sent]:
+        """Everything this site would send."""
+        size, opening = self.agreement.model.size, self.records.opening
+        zeros, square = np.zeros(size), np.zeros((size, size))
+        round = {"loss": np.zeros(()), "score": zeros, "factor.v": zeros, "factor.V": square}
+        steps: list[tuple[str, Arrays]] = [
+            ("once, before the first round", {name.lstrip("."): each for name, each in pack(opening).items()}),
+            ("every round", round),
+            ("once, after the last round", {"sums for standard errors and the likelihood": square}),
+        ]
+        if self.agreement.robust:
+            steps.append(("once, after the last round (robust = true)", {"meat": square}))
+        if self.agreement.influence:
+            steps.append(("once, after the last round (influence = true)", {"losses": np.zeros(1)}))
+        return [Sent(when, name, each.shape, each.nbytes) for when, arrays in steps for name, each in arrays.items()]
+
+    def _store(self, request: Request) -> StepStore:
+        return StepStore(self.folder, self.study, self.member, request.run)
+
+    def _moments(self, request: Request) -> Content:
+        return {"versions": programs()}, pack(self.records.opening)
+
+    def _begin(self, request: Request) -> Content:
+        self._ready, store = None, self._store(request)
+        with refusing(Reason.ARRAYS):
+            read_standard(self.agreement, request.arrays, "what the server begins with")
+        stored = store.setup()
+        if stored is not None and store.begun and digest(stored.arrays) != digest(request.arrays):
+            raise Refusal(
+                Reason.BEGINNING, f"{store.folder}: the server changes what the run began with; expected it to stay"
+            )
+        store.save_setup(StoredSetup(self.records.fingerprint(), request.arrays))
+        self._begun(request, store)
+        return {}, {}
+
+    def _finish(self, request: Request) -> Content:
+        self._begun(request, self._store(request))
+        return {}, {}
+
+    def _step(self, request: Request, compute: Computed) -> Content:
+        """The reply to a step: computed once, and from then on read from the disk."""
+        store = self._store(request)
+        most = most_steps(self.agreement)
+        if not 0 <= request.round < most:
+            raise Refusal(Reason.BUDGET, f"step {request.round}; expected at most {most} in one run")
+        begun = self._begun(request, store)
+        stored = store.step(request.round)
+        if stored is None:
+            arrays = pack(compute(begun.objective, request, store))
+            store.save_step(request.round, StoredStep(request.kind, request.digest, arrays))
+            return {}, arrays
+        if stored.request != request.digest:
+            raise Refusal(
+                Reason.CHANGED,
+                f"{store.folder}: step {request.round} was another request before; expected the same one again",
+            )
+        return {}, stored.arrays
+
+    def _round(self, objective: Objective, request: Request, store: StepStore) -> Any:
+        with refusing(Reason.ARRAYS):
+            question = read_question(self.agreement, request.arrays, "the server's broadcast")
+        loss: Loss = objective if question.kept.all() else Restricted(objective, question.kept)
+        g = Broadcast(question.w, question.S, bool(question.search))
+        return answer(loss, g, self._factor(request.accepted, question, store))
+
+    def _factor(self, accepted: int, question: Question, store: StepStore) -> SiteFactor:
+        """This site's factor after the last round that counts."""
+        size = len(question.w)
+        if accepted == BEGINNING:
+            return nothing(size)
+        stored = store.step(accepted)
+        if stored is None or stored.kind != "answer":
+            raise Refusal(
+                Reason.GAP,
+                f"{store.folder}: a round is to continue from step {accepted}, which this site has not answered; "
+                "expected the state folder that this member has used so far",
+            )
+        with refusing(Reason.GAP):
+            return read_answer(stored.arrays, size, f"{store.folder}, step {accepted}").factor
+
+    def _closing(self, objective: Objective, request: Request, store: StepStore) -> Any:
+        with refusing(Reason.ARRAYS):
+            w = read_point(self.agreement, request.arrays, "the server's weights").w
+        if isinstance(objective, Survival):
+            return objective.concordant(w)
+        assert isinstance(objective, LinearObjective), "every model is linear or a Cox regression"
+        return objective.closing(w)
+
+    def _losses(self, objective: Objective, request: Request, store: StepStore) -> Any:
+        with refusing(Reason.ARRAYS):
+            points = read_points(self.agreement, request.arrays, "the server's weights")
+        return LossesThere(np.array([objective.loss(w) for w in points.w]))
+
+    def _meat(self, objective: Objective, request: Request, store: StepStore) -> Any:
+        if not self.agreement.robust:
+            raise Refusal(Reason.UNASKED, "a robust covariance is asked for; robust = true in the study would allow it")
+        with refusing(Reason.ARRAYS):
+            w = read_point(self.agreement, request.arrays, "the server's weights").w
+        return Meat(objective.meat(w))
+
+    def _begun(self, request: Request, store: StepStore) -> Begun:
+        """The run that the request belongs to, as this site began it."""
+        if self._ready is None or self._ready.run != request.run:
+            stored = store.setup()
+            if stored is None:
+                raise Refusal(
+                    Reason.LOST,
+                    f"{store.folder}: this site has not begun the run {request.run}; expected the state folder that "
+                    "this member has used so far",
+                )
+            if stored.data != self.records.fingerprint():
+                raise Refusal(
+                    Reason.DATA, "this site's data are not those that the run began with; expected the same file"
+                )
+            with refusing(Reason.DAMAGED):
+                standard = read_standard(self.agreement, stored.arrays, f"{store.folder}, setup")
+            self._ready = Begun(request.run, self.records.objective(standard))
+        return self._ready

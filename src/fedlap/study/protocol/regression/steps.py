@@ -1,0 +1,81 @@
+"""The steps of a regression on disk: at a site what it has answered, at the server what everyone has.
+
+A step has a number, and is answered once. The same request again gets the same reply from the site's disk; another
+one under the same number gets none. The server's own arithmetic follows from the replies alone: started again, it goes
+through those that it has and asks for the next.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedlap.errors import DataError
+from fedlap.study.protocol import store
+from fedlap.study.protocol.messages import Arrays, Reply, Request, decode, encode, typed
+from fedlap.study.protocol.store import Store
+
+
+@dataclass(frozen=True)
+class StoredStep:
+    """A step that a site has answered."""
+
+    kind: str
+    request: str  # the digest of the request
+    arrays: Arrays  # of the reply
+
+
+class StepStore(Store):
+    """The files of one member in one run of a regression."""
+
+    def step(self, number: int) -> StoredStep | None:
+        """A step that was answered before, or None."""
+        path = self._step_path(number)
+        return StoredStep(*self._read(path, {"kind": str, "request": str})) if path.exists() else None
+
+    def save_step(self, number: int, stored: StoredStep) -> None:
+        """Keep a step before its reply leaves."""
+        header = {**self.owner, "kind": stored.kind, "request": stored.request}
+        store.write(self._step_path(number), header, stored.arrays)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step has been answered here."""
+        return any(self.folder.glob("step-*.npz"))
+
+    def _step_path(self, number: int) -> Path:
+        return self.folder / f"step-{number:06d}.npz"
+
+
+class Journal:
+    """The replies of all members to every step of a run, at the server."""
+
+    def __init__(self, folder: Path, study: str, run: str) -> None:
+        self.folder = folder / f"steps-{run}"
+        self.owner = {"study": study, "run": run}
+
+    def replies(self, name: str, requests: Mapping[str, Request]) -> dict[str, Reply] | None:
+        """The replies to these very requests; None if the step has not been done."""
+        path = self._path(name)
+        if not path.exists():
+            return None
+        header, arrays = store.read(path)
+        typed(str(path), header, {"study": str, "run": str, "requests": dict})
+        asked = {member: request.digest for member, request in requests.items()}
+        if {key: header[key] for key in self.owner} != self.owner or header["requests"] != asked:
+            raise DataError(
+                f"{path}: replies to other requests than those that follow here; expected the versions of numpy and "
+                "scipy that the run began with. Or move state/run away to give it up"
+            )
+        return {member: decode(array.tobytes(), Reply) for member, array in arrays.items()}
+
+    def keep(self, name: str, requests: Mapping[str, Request], replies: Mapping[str, Reply]) -> None:
+        """Keep the replies to a step."""
+        asked: dict[str, Any] = {member: request.digest for member, request in requests.items()}
+        arrays = {member: np.frombuffer(encode(reply), np.uint8) for member, reply in replies.items()}
+        store.write(self._path(name), {**self.owner, "requests": asked}, arrays)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
