@@ -234,7 +234,7 @@ def _carry_out(study: "RegressionStudy", checked: "Mapping[str, Checked]", folde
     typer.echo(f"\n{summary}\n")
     outcome = RegressionOutcome("fit", found, summary, found.llnull)
     save_regression(folder, study, outcome)
-    write_report(found, folder / REPORT, title=study.name, facts=facts, assessment=held)
+    write_report(found, folder / REPORT, title=f"Regression over {len(rows)} sites", facts=facts, assessment=held)
     _tell(study, checked, outcome, held, folder)
 
 
@@ -252,7 +252,7 @@ def _facts(
     for name, each in checked.items():
         part = rows[name]
         outcome = part.event if part.event is not None else part.y
-        facts = {"rows": len(part.x), "missing": len(each.dropped)}
+        facts: dict[str, float] = {"rows": len(part.x), "missing": len(each.dropped)}
         if part.event is not None:
             facts["events"] = float(part.event.sum())
         elif outcome is not None:
