@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedlap.errors import ConfigError, DataError, unknown
-from fedlap.regression.design import Rows
+from fedlap.errors import ConfigError, DataError, nearest, unknown
+from fedlap.regression.design import Agreement, Rows
 from fedlap.regression.families.base import Family
 from fedlap.regression.families.binomial import BinomialFamily
 from fedlap.regression.families.gaussian import GaussianFamily
@@ -34,20 +34,72 @@ def known_effects(name: str) -> str:
 
 def with_indicators(names: Sequence[str], rows: Mapping[str, Rows]) -> tuple[list[str], dict[str, Rows]]:
     """The columns with an indicator of every site but the first; of every site, if there is no intercept."""
-    common = INTERCEPT in names
-    marked = list(rows)[1:] if common else list(rows)
-    if not marked:
-        raise DataError(f"{next(iter(rows))} is the only site; fixed site effects need two sites or more")
-    added = [f"site[T.{name}]" if common else f"site[{name}]" for name in marked]
+    sites = list(rows)
+    if len(sites) < 2:
+        raise DataError(f"{sites[0]} is the only site; fixed site effects need two sites or more")
+    marked = _sites_to_mark(names, sites)
+    added = [f"site[T.{name}]" if len(marked) < len(sites) else f"site[{name}]" for name in marked]
     for name in added:
         if name in names:
             raise ConfigError(f"the formula has a column {name} already; leave it out, or site_effects='fixed'")
     return [*names, *added], {site: part._replace(x=_marked(part.x, site, marked)) for site, part in rows.items()}
 
 
+def _sites_to_mark(names: Sequence[str], sites: Sequence[str]) -> Sequence[str]:
+    return sites[1:] if INTERCEPT in names else sites
+
+
 def _marked(x: np.ndarray, site: str, marked: Sequence[str]) -> np.ndarray:
     indicators = np.array([float(name == site) for name in marked])
     return np.concatenate([x, np.broadcast_to(indicators, (len(x), len(marked)))], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedAgreement:
+    """What sites have agreed on, with the indicators among its columns."""
+
+    agreed: Agreement
+    names: Sequence[str]
+    sites: Sequence[str]
+    marked: Sequence[str]  # sites that have an indicator
+    column: str | None  # that names the sites, in a table of all
+
+    @property
+    def levels(self) -> Sequence[Any]:
+        """The levels of the outcome."""
+        return self.agreed.levels
+
+    @property
+    def formula(self) -> str:
+        """What was fitted."""
+        return f"{self.agreed.formula} + site"
+
+    def matrix(self, new: Any, outcome: bool = True) -> Rows:
+        """The rows of a table that says which site each is of."""
+        if self.column is None:
+            raise ConfigError(
+                "a prediction with fixed site effects needs the site of every row: fit one table of all sites, with "
+                "site='...' for the column that names them"
+            )
+        rows = self.agreed.matrix(new, outcome=outcome)
+        try:
+            named = [str(each) for each in np.asarray(new[self.column])[rows.positions]]
+        except KeyError as error:
+            raise DataError(f"there is no column {self.column!r}; expected the site of every row") from error
+        for position, name in zip(rows.positions, named, strict=True):
+            if name not in self.sites:
+                near = nearest(name, self.sites)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise DataError(f"row {position}: no site of the fit is named {name!r}{hint}")
+        indicators = np.array(named)[:, None] == np.array(self.marked)
+        return rows._replace(x=np.concatenate([rows.x, indicators], 1))
+
+
+def with_fixed(agreement: Any, rows: Mapping[str, Rows], column: str | None) -> tuple[Any, dict[str, Rows]]:
+    """An agreement and designs of sites, with indicators of the sites."""
+    names, wider = with_indicators(agreement.names, rows)
+    sites = list(rows)
+    return MarkedAgreement(agreement, names, sites, _sites_to_mark(agreement.names, sites), column), wider
 
 
 # Random: the number b_k, with a normal density ------------------------------------------------------------------------
@@ -128,7 +180,7 @@ class GaussianIntercept:
     def effect(self, w: np.ndarray) -> SiteEffect:
         """What the site knows of its own effect."""
         n, phi, d, mean, _ = self._parts(w)
-        return SiteEffect((d - phi) * mean / d, phi * (d - phi) / (n * d))
+        return SiteEffect(float((d - phi) * mean / d), float(phi * (d - phi) / (n * d)))
 
     def _parts(self, w: np.ndarray) -> tuple[float, float, float, float, np.ndarray]:
         """n, φ, d, the mean of the residuals, and how far each is from it."""
@@ -143,9 +195,9 @@ class LaplaceIntercept:
     """
     loss min_b [ℓ(w, b) + b²/2τ²] + log τ + ½ log k,        k = ∂²ℓ/∂b² + 1/τ²
 
-    Laplace's approximation of the integral over b. The weights are w and log τ. By the implicit function theorem the
-    minimum moves by db = −(F_bw dw + F_bτ d log τ)/k, with F what is minimised, so that the derivatives are exact: those
-    of the minimum are the Schur complement over b, those of log k have third and fourth derivatives of the rows' losses.
+    Laplace's approximation of the integral over b. The weights are w and log τ. Where w and τ move, the minimum moves
+    by db = −(F_bw dw + F_bτ d log τ)/k, with F what is minimised. So all derivatives are exact: those of the minimum
+    are the Schur complement over b, those of log k have third and fourth derivatives of the rows' losses.
     """
 
     rows: LinearObjective
@@ -153,16 +205,15 @@ class LaplaceIntercept:
     def loss(self, w: np.ndarray) -> float:
         """The loss at a point."""
         with np.errstate(over="ignore", invalid="ignore"):
-            f = self.rows.predict(w[:-1])
-            variance = np.exp(2 * w[-1])
+            f, variance = self.rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
             b = self._search(f, variance)
-            k = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
-            return float(self._cost(f, b, variance) + np.log1p(variance * k) / 2)
+            curvature = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
+            return float(self._cost(f, b, variance) + np.log1p(variance * curvature) / 2)
 
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian."""
         rows, family, x = self.rows, self.rows.family, self.rows.x
-        f, variance = rows.predict(w[:-1]), np.exp(2 * w[-1])
+        f, variance = rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
         b = self._search(f, variance)
         f = f + b
         slope, curvature = family.slope(rows.y, f) * rows.weights, family.curvature(rows.y, f) * rows.weights
@@ -193,10 +244,10 @@ class LaplaceIntercept:
 
     def effect(self, w: np.ndarray) -> SiteEffect:
         """What the site knows of its own effect."""
-        f, variance = self.rows.predict(w[:-1]), np.exp(2 * w[-1])
+        f, variance = self.rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
         b = self._search(f, variance)
-        k = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
-        return SiteEffect(b, float(variance / (1 + variance * k)))
+        curvature = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
+        return SiteEffect(b, float(variance / (1 + variance * curvature)))
 
     def _cost(self, f: np.ndarray, b: float, variance: float) -> float:
         return float(self.rows.weights @ self.rows.family.loss(self.rows.y, f + b)) + b**2 / (2 * variance)
@@ -210,8 +261,9 @@ class LaplaceIntercept:
             step = float(-slope / (weights @ family.curvature(y, f + b) + 1 / variance))
             if not abs(step) > CLOSE:
                 return b + step
-            while not (there := self._cost(f, b + step, variance)) <= value and abs(step) > NEAR:
-                step /= 2
+            with np.errstate(over="ignore"):
+                while not (there := self._cost(f, b + step, variance)) <= value and abs(step) > NEAR:
+                    step /= 2
             b, value = b + step, there
         return np.nan
 

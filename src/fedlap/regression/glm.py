@@ -12,6 +12,7 @@ from fedlap.checks import known_keywords
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import standard
 from fedlap.regression.design import Agreement, Rows, designs
+from fedlap.regression.effects import known_effects, with_fixed
 from fedlap.regression.families import family as family_of
 from fedlap.regression.families.base import Family
 from fedlap.regression.federation import Regression
@@ -138,7 +139,7 @@ class GlmFit(SitesFit):
             if interval is not None:
                 raise ConfigError("an interval of several probabilities at once is not to be had; leave it out")
             return frame(self.family.mean(f.T).T, index, self.agreement.levels)
-        shapes = np.broadcast_to(self.optimum.w[own:, None], (self.family.shapes, len(f)))
+        shapes = np.broadcast_to(self.optimum.w[own : own + self.family.shapes, None], (self.family.shapes, len(f)))
         mean = lambda f: self.family.mean(np.concatenate([f[None], shapes]) if len(shapes) else f)
         columns_of = {"mean": mean(f[:, 0])}
         if interval is not None:
@@ -163,13 +164,16 @@ def glm(
     exposure: str | None = None,
     trials: str | None = None,
     success: Any = None,
+    site_effects: str = "none",
 ) -> GlmFit:
     """Fit a generalised linear model to the rows of several sites, as if they were pooled.
 
     `sites` is a mapping of names to tables, or one table with a column `site` that names them. Families: gaussian,
     binomial, poisson, negative_binomial, gamma, multinomial. `weights`, `offset`, `exposure` (its logarithm is an
     offset) and `trials` (of a proportion) name columns; `success` is the value of a binomial outcome that counts.
+    `site_effects`: "fixed" for an intercept a site; "random" if these are drawn from a normal density with mean 0.
     """
+    known_effects(site_effects)
     wanted = as_prior(prior)
     agreement, rows = designs(
         formula,
@@ -182,6 +186,12 @@ def glm(
         trials=trials,
         success=success,
     )
+    if site_effects == "random":
+        from fedlap.regression.mixed import fit_mixed  # which stands on this module
+
+        return fit_mixed(family_of(family, len(agreement.levels)), agreement, rows, wanted)
+    if site_effects == "fixed":
+        agreement, rows = with_fixed(agreement, rows, site)
     return fit_rows(family_of(family, len(agreement.levels)), agreement, rows, wanted)
 
 
