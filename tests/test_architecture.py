@@ -34,6 +34,7 @@ ROOMS = {
     "algorithms": "algebra",
     "solvers": "arrays errors algebra algorithms",
     "data": "errors checks domains files",
+    "regression": "errors checks data",
     "models": "arrays errors checks data",
     "engines": "arrays errors streams machine algebra algorithms solvers models",
     "settings": "errors identity domains algebra algorithms solvers models",

@@ -148,12 +148,13 @@ class GaussianIntercept:
         centred = self.rows.x - self._mean
         return product(centred, self.rows.weights, centred)
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def loss(self, w: np.ndarray) -> float:
         """The loss at a point."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            n, phi, d, mean, left = self._parts(w)
-            return float((n - 1) * w[-1] + np.log(d) + self.rows.weights @ left**2 / phi + n * mean**2 / d) / 2
+        n, phi, d, mean, left = self._parts(w)
+        return float((n - 1) * w[-1] + np.log(d) + self.rows.weights @ left**2 / phi + n * mean**2 / d) / 2
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian."""
         n, phi, d, mean, left = self._parts(w)
@@ -202,18 +203,19 @@ class LaplaceIntercept:
 
     rows: LinearObjective
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def loss(self, w: np.ndarray) -> float:
         """The loss at a point."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            f, variance = self.rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
-            b = self._search(f, variance)
-            curvature = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
-            return float(self._cost(f, b, variance) + np.log1p(variance * curvature) / 2)
+        f, variance = self.rows.predict(w[:-1]), np.exp(2 * w[-1])
+        b = self._search(f, variance)
+        curvature = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
+        return float(self._cost(f, b, variance) + np.log1p(variance * curvature) / 2)
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian."""
         rows, family, x = self.rows, self.rows.family, self.rows.x
-        f, variance = rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
+        f, variance = rows.predict(w[:-1]), np.exp(2 * w[-1])
         b = self._search(f, variance)
         f = f + b
         slope, curvature = family.slope(rows.y, f) * rows.weights, family.curvature(rows.y, f) * rows.weights
@@ -242,12 +244,13 @@ class LaplaceIntercept:
         score = self.expand(w).gradient
         return np.outer(score, score)
 
+    @np.errstate(over="ignore")
     def effect(self, w: np.ndarray) -> SiteEffect:
         """What the site knows of its own effect."""
-        f, variance = self.rows.predict(w[:-1]), float(np.exp(2 * w[-1]))
+        f, variance = self.rows.predict(w[:-1]), np.exp(2 * w[-1])
         b = self._search(f, variance)
         curvature = self.rows.weights @ self.rows.family.curvature(self.rows.y, f + b)
-        return SiteEffect(b, float(variance / (1 + variance * curvature)))
+        return SiteEffect(float(b), float(variance / (1 + variance * curvature)))
 
     def _cost(self, f: np.ndarray, b: float, variance: float) -> float:
         return float(self.rows.weights @ self.rows.family.loss(self.rows.y, f + b)) + b**2 / (2 * variance)
@@ -255,15 +258,14 @@ class LaplaceIntercept:
     def _search(self, f: np.ndarray, variance: float) -> float:
         """The minimum over b, by Newton's method: the loss is convex in b."""
         family, y, weights = self.rows.family, self.rows.y, self.rows.weights
-        b, value = 0.0, self._cost(f, 0.0, variance)
+        b, value = np.float64(0), self._cost(f, 0.0, variance)
         for _ in range(LIMIT):
             slope = weights @ family.slope(y, f + b) + b / variance
-            step = float(-slope / (weights @ family.curvature(y, f + b) + 1 / variance))
-            if not abs(step) > CLOSE:
+            step = -slope / (weights @ family.curvature(y, f + b) + 1 / variance)
+            if not CLOSE < abs(step) < np.inf:
                 return b + step
-            with np.errstate(over="ignore"):
-                while not (there := self._cost(f, b + step, variance)) <= value and abs(step) > NEAR:
-                    step /= 2
+            while not (there := self._cost(f, b + step, variance)) <= value and abs(step) > NEAR:
+                step /= 2
             b, value = b + step, there
         return np.nan
 

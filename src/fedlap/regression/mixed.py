@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTHING = -20.0  # log τ of no effects: their variance is then less than the rounding of a loss
-SPREADS = np.geomspace(1e-4, 100, 25)  # τ that are tried first; of a gaussian outcome, τ by √φ
+SPREADS = np.geomspace(1e-4, 100, 21)  # τ that are tried first; of a gaussian outcome, τ by √φ
 EXACT = 1e-12  # of the outcome's variance: what is left within sites is rounding
-ALONE, PROFILE = "without site effects", "the spread of sites: the best of several"
+FAR = 5.0  # a spread on the scale of logits or logarithms, beyond which sites are all or nothing
+ALONE, PROFILE = "without site effects", "the best τ of several"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -204,8 +205,15 @@ class MixedFit(GlmFit):
         return [*SitesFit.head(self), ("site variance", f"{self.site_variance:.6g}{error}"), *scale]
 
     def notes(self) -> list[str]:
-        nothing = "The variance between sites is 0, on its boundary: the fit is that without site effects."
-        return [*super().notes(), *([nothing] if self._at_boundary else [])]
+        found = super().notes()
+        if self._at_boundary:
+            found.append("The variance between sites is 0, on its boundary: the fit is that without site effects.")
+        if not self.family.has_scale and self.site_variance > FAR**2:
+            found.append(
+                f"The standard deviation between sites is {self.site_variance**0.5:.3g}: Laplace's approximation is "
+                "poor there. The outcome may never vary at some sites."
+            )
+        return found
 
 
 def fit_mixed(family: Family, agreement: Agreement, rows: Mapping[str, Rows], prior: Prior) -> MixedFit:
@@ -252,51 +260,79 @@ def _mixed(plain: GlmFit) -> tuple[Regression, Optimum]:
 def _optimum(sites: Mapping[str, LinearObjective], w: np.ndarray, prior: Belief) -> Optimum:
     """The optimum with random intercepts, from the weights w of the fit without.
 
-    The loss is not convex in log τ, and may be least where τ is 0. So sites first say their losses at w for some τ, 0
-    among them; rounds go on from the best. If that is 0, or rounds end there, so does the fit.
+    The loss is not convex in log τ, and may be least where τ is 0. So sites first expand their losses at w for some τ,
+    0 among them, and rounds go on from the best. If that is 0, or rounds end there, so does the fit.
     """
     intercepts, place = random_intercepts(sites), len(w)
     starts = _starts(sites, w)
     belief = _wider(prior, len(starts[0]) - place)
     total = lambda at: sum(each.loss(at) for each in intercepts.values()) + belief.loss(at)
-    losses = [total(start) for start in starts]
-    best = int(np.argmin(losses))
-    profile = Round(losses[best], np.nan, PROFILE)
-    if best > 0:
+    nothing = total(starts[0])
+    start, least = _best(intercepts, belief, starts[1:], place)
+    before = [Round(min(least, nothing), np.nan, PROFILE)]
+    if least < nothing:
         try:
-            found = maximise(intercepts, belief, Broadcast(starts[best], np.eye(len(belief.mean)), search=False))
+            found = maximise(intercepts, belief, Broadcast(start, np.eye(len(start)), search=False))
         except FlatError as flat:
-            if not total(flat.w) > losses[0] - FLAT:
+            if not total(flat.w) > nothing - FLAT:
                 raise DataError(
                     "the variance between sites has no finite estimate, or cannot be told from that within: expected "
                     "sites with several rows, and outcomes that differ within sites"
                 ) from flat
         else:
-            _check_scale(sites, found.w)
-            if total(found.w) < losses[0]:
-                return found._replace(rounds=[profile, *found.rounds])
+            if total(found.w) < nothing:
+                return found._replace(rounds=[*before, *found.rounds])
     found = _nothing(intercepts, belief, starts[0], place)
-    return found._replace(rounds=[profile, *found.rounds])
+    return found._replace(rounds=[*before, *found.rounds])
+
+
+def _best(
+    sites: Mapping[str, RandomIntercept], prior: Belief, starts: Sequence[np.ndarray], place: int
+) -> tuple[np.ndarray, float]:
+    """Where rounds begin, and the least loss of the starts.
+
+    The coefficients of every start make one step of Newton's alone, as they are those of no effects. That whose loss is
+    then expected to be least is taken, among the neighbours of the one whose loss is least: far away nothing is sure.
+    """
+    losses, expected, stepped = [], [], []
+    for w in starts:
+        there = [each.expand(w) for each in sites.values()]
+        score = (sum(each.gradient for each in there) + prior.precision @ (w - prior.mean))[:place]
+        step = -solve((prior.precision + sum(each.hessian for each in there))[:place, :place], score)
+        losses.append(sum(each.loss for each in there) + prior.loss(w))
+        expected.append(losses[-1] + score @ step / 2)
+        stepped.append(np.concatenate([w[:place] + step, w[place:]]))
+    least = int(np.argmin(losses))
+    first = max(least - 3, 0)
+    return stepped[first + int(np.argmin(expected[first : least + 2]))], losses[least]
 
 
 def _starts(sites: Mapping[str, LinearObjective], w: np.ndarray) -> list[np.ndarray]:
     """The weights without site effects, and with such of several sizes; their variance is taken from that of rows."""
     if not next(iter(sites.values())).family.has_scale:
         return [np.append(w, each) for each in (NOTHING, *np.log(SPREADS))]
-    if max(rows.weights.sum() for rows in sites.values()) < 2:
-        raise DataError("every site has one row: the variance between sites cannot be told from that within")
+    _check_within(sites)
     squares = sum(float(rows.weights @ (rows.y - rows.predict(w)) ** 2) for rows in sites.values())
     scale = np.log(squares / sum(rows.weights.sum() for rows in sites.values()))
     starts = [np.append(w, [NOTHING, scale])]
-    _check_scale(sites, starts[0])
     for spread in SPREADS:
         within = scale - np.log1p(spread**2)
         starts.append(np.append(w, [np.log(spread) + within / 2, within]))
     return starts
 
 
-def _check_scale(sites: Mapping[str, LinearObjective], w: np.ndarray) -> None:
-    if next(iter(sites.values())).family.has_scale and not w[-1] > np.log(EXACT):
+def _check_within(sites: Mapping[str, LinearObjective]) -> None:
+    """An error if nothing is left within sites: a regression of distances from the sites' means predicts them all."""
+    if max(rows.weights.sum() for rows in sites.values()) < 2:
+        raise DataError("every site has one row: the variance between sites cannot be told from that within")
+    centred = []
+    for rows in sites.values():
+        mean = lambda column, weights=rows.weights: weights @ column / weights.sum()
+        y = rows.y - rows.offset
+        centred.append(replace(rows, x=rows.x - mean(rows.x), y=y - mean(y), offset=np.zeros(len(y))))
+    there = [each.expand(np.zeros(rows.x.shape[1])) for each, rows in zip(centred, sites.values(), strict=True)]
+    w = -np.linalg.pinv(sum(each.hessian for each in there), hermitian=True) @ sum(each.gradient for each in there)
+    if not sum(each.loss(w) for each in centred) > EXACT * sum(rows.weights.sum() for rows in sites.values()):
         raise DataError("the columns and the sites predict the outcome of every row exactly; no variance is left")
 
 
