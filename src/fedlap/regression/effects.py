@@ -261,7 +261,7 @@ class LaplaceIntercept:
         b, value = np.float64(0), self._cost(f, 0.0, variance)
         for _ in range(LIMIT):
             slope = weights @ family.slope(y, f + b) + b / variance
-            step = -slope / (weights @ family.curvature(y, f + b) + 1 / variance)
+            step = np.float64(-slope / (weights @ family.curvature(y, f + b) + 1 / variance))
             if not CLOSE < abs(step) < np.inf:
                 return b + step
             while not (there := self._cost(f, b + step, variance)) <= value and abs(step) > NEAR:

@@ -81,7 +81,7 @@ class MixedFit(GlmFit):
     def _effects(self) -> dict[str, SiteEffect]:
         if self._at_boundary:
             return dict.fromkeys(self.regression.sites, SiteEffect(0.0, 0.0))
-        intercepts = random_intercepts(self.plain.regression.sites)
+        intercepts = random_intercepts(_rows(self.plain))
         return {name: each.effect(self.optimum.w) for name, each in intercepts.items()}
 
     @property
@@ -178,7 +178,7 @@ class MixedFit(GlmFit):
     @cached_property
     def _null(self) -> Optimum:
         kept = self.plain.regression.null
-        sites = {name: replace(rows, x=rows.x[:, kept]) for name, rows in self.plain.regression.sites.items()}
+        sites = {name: replace(rows, x=rows.x[:, kept]) for name, rows in _rows(self.plain).items()}
         found = _optimum(sites, self.plain._null.w[kept], no_prior(int(kept.sum())))
         w = np.zeros(len(self.optimum.w))
         w[self.regression.null] = found.w
@@ -189,8 +189,8 @@ class MixedFit(GlmFit):
             return 0.0
         null, place, factors = self._null, self._place, [self._own[name] for name in members]
         S = np.eye(place) / 2.5**2 + sum(factor.V for factor in factors)
-        w = null.w[:place] + solve(S, sum(factor.v - factor.V @ null.w[:place] for factor in factors))
-        w = np.concatenate([w, self.optimum.w[place:]])
+        aim = np.sum([factor.v - factor.V @ null.w[:place] for factor in factors], 0)
+        w = np.concatenate([null.w[:place] + solve(S, aim), self.optimum.w[place:]])
         return sum(null.losses.values()) - sum(objective.loss(w) for objective in self.regression.sites.values())
 
     # On paper ---------------------------------------------------------------------------------------------------------
@@ -238,16 +238,21 @@ def fit_mixed(family: Family, agreement: Agreement, rows: Mapping[str, Rows], pr
     )
 
 
+def _rows(plain: GlmFit) -> dict[str, LinearObjective]:
+    """The rows of the sites, which the losses of a fit without site effects hold."""
+    return {name: each for name, each in plain.regression.sites.items() if isinstance(each, LinearObjective)}
+
+
 def _mixed(plain: GlmFit) -> tuple[Regression, Optimum]:
     """The regression with random intercepts and its optimum, from the fit without."""
     penalised, back = ~plain.regression.null, plain.regression.back
     precision = plain.prior.precision if isinstance(plain.prior, NormalPrior) else 0.0
     belief = Belief(np.zeros(len(back)), precision * np.diag(penalised.astype(float)))
-    optimum = _optimum(plain.regression.sites, plain.optimum.w, belief)
+    optimum = _optimum(_rows(plain), plain.optimum.w, belief)
     shapes = len(optimum.w) - len(back)
     regression = replace(
         plain.regression,
-        sites=random_intercepts(plain.regression.sites),
+        sites=random_intercepts(_rows(plain)),
         back=np.concatenate([back, np.zeros((len(back), shapes))], 1),
         parameters=lambda w: back @ w[: len(back)],
         prior=_wider(belief, shapes),
