@@ -1,7 +1,8 @@
 """The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -9,10 +10,12 @@ from fedlap.cli.study import StudyFile
 from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
-    from fedlap.study.agreement.contract import Study
-    from fedlap.study.protocol.coordinator import Outcome
-    from fedlap.study.protocol.site import Site
-    from fedlap.study.protocol.terms import Terms
+    from fedlap.study.agreement.contract import CommonStudy, Study
+    from fedlap.study.agreement.regression import RegressionStudy
+    from fedlap.study.protocol.inquiry import Event, Transport
+    from fedlap.study.protocol.respondent import Respondent
+
+Found = TypeVar("Found")
 
 
 def server(
@@ -25,10 +28,10 @@ def server(
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
     from fedlap.errors import ConfigError
     from fedlap.flower.server import serve, state_folder, where_to_listen
-    from fedlap.study.agreement.contract import Study
     from fedlap.study.agreement.keys import canonical
+    from fedlap.study.agreement.reading import read_study
 
-    contract = Study.read(study)
+    contract = read_study(study)
     if bind and bind.count(":") == 1:  # an IPv6 address has more
         raise ConfigError(
             f"--bind is {bind!r}; expected a host alone: its port is that of [network] in {contract.path}"
@@ -59,24 +62,17 @@ def node(
     patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
 ) -> None:
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
-    from fedlap.machine import keep_compiled_programs
-    from fedlap.study.agreement.contract import Study
-    from fedlap.study.protocol.records import FileRecords
-    from fedlap.study.protocol.site import Site
-    from fedlap.study.protocol.terms import Terms
-    from fedlap.study.table import encoding
+    from fedlap.study.agreement.reading import read_study
 
-    contract = Study.read(study)
+    contract = read_study(study)
     member = contract.member(name)
-    keep_compiled_programs()
     folder = state or contract.folder / "state" / name
-    terms, records = Terms.of(contract), FileRecords(contract, name, data)
-    site = Site(terms, name, records, folder, typer.echo)
-    typer.echo(f"{data}: {len(records.train)} rows to train on, {len(records.test)} held back to report on")
+    site, about, warnings, rounds = _site(contract, name, data, folder)
+    typer.echo(f"{data}: {about}")
     if explain:
-        for line in encoding.warnings(contract, records.train):
+        for line in warnings:
             typer.echo(line)
-        return _explain(site)
+        return _explain(site, rounds)
     from fedlap.flower.node import serve
 
     raise_on_interrupt()
@@ -84,7 +80,34 @@ def node(
     serve(contract, site, folder, key or member.private_key, typer.echo, patience)
 
 
-def _explain(site: "Site") -> None:
+def _site(
+    contract: "Study | RegressionStudy", name: str, data: Path, folder: Path
+) -> "tuple[Respondent, str, list[str], str]":
+    """A member's site; in words its rows, what to be warned of, and how many rounds there are."""
+    from fedlap.study.agreement.contract import Study
+
+    if not isinstance(contract, Study):
+        from fedlap.study.protocol.regression.records import RegressionRecords
+        from fedlap.study.protocol.regression.site import RegressionSite
+
+        rows = RegressionRecords(contract, data)
+        about = f"{rows.opening.complete} rows for {contract.model.size} coefficients"
+        site = RegressionSite(contract, name, rows, folder, typer.echo)
+        return site, about, rows.warnings(), "in each round, of which there are mostly fewer than ten"
+    from fedlap.machine import keep_compiled_programs
+    from fedlap.study.protocol.records import FileRecords
+    from fedlap.study.protocol.site import Site
+    from fedlap.study.protocol.terms import Terms
+    from fedlap.study.table import encoding
+
+    keep_compiled_programs()
+    terms, records = Terms.of(contract), FileRecords(contract, name, data)
+    about = f"{len(records.train)} rows to train on, {len(records.test)} held back to report on"
+    site = Site(terms, name, records, folder, typer.echo)
+    return site, about, encoding.warnings(contract, records.train), f"in each of {terms.last_round + 1} rounds"
+
+
+def _explain(site: "Respondent", rounds: str) -> None:
     """Show what a site would send, as a table."""
     from rich.console import Console
     from rich.table import Table
@@ -99,47 +122,74 @@ def _explain(site: "Site") -> None:
         table.add_row(item.when, item.name, " × ".join(map(str, item.shape)) or "1", f"{item.bytes:,}")
     show(Console(), table, names=2)
     every_round = sum(item.bytes for item in sent if item.when.startswith("every"))
-    typer.echo(f"{every_round:,} bytes in each of {site.terms.last_round + 1} rounds. Nothing has been sent.")
+    typer.echo(f"{every_round:,} bytes {rounds}. Nothing has been sent.")
 
 
 def run(
     study: StudyFile,
-    output: Annotated[Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY, of a regression result/.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Start a new run after one that has finished.")] = False,
 ) -> None:
-    """Run the study's rounds on the server, or go on with them, and write the model and its history."""
+    """Run the study's rounds on the server, or go on with them, and write what they have found."""
     from fedlap.flower.environment import prepare
     from fedlap.flower.server import private_folder
-    from fedlap.machine import keep_compiled_programs
     from fedlap.study.agreement.contract import Study
-    from fedlap.study.model import save_outcome
+    from fedlap.study.agreement.reading import read_study
     from fedlap.study.protocol import runs
     from fedlap.study.protocol.terms import Terms
 
-    contract = Study.read(study)
-    terms = Terms.of(contract)
+    contract = read_study(study)
+    terms = Terms.of(contract) if isinstance(contract, Study) else None
     raise_on_interrupt()
     with runs.only_one(contract):
         if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
         prepare(private_folder(contract) / "flower-run")
-        keep_compiled_programs()
-        outcome = _carry_out(contract, terms)
-        output = save_outcome(output or contract.folder / "model", contract, outcome)
-    typer.echo(f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv")
+        said = _trained(contract, output) if isinstance(contract, Study) else _fitted(contract, output)
+    typer.echo(said)
 
 
-def _carry_out(study: "Study", terms: "Terms") -> "Outcome":
+def _trained(contract: "Study", output: Path | None) -> str:
+    """Run a study of a model that predicts; what to tell at the end."""
+    from fedlap.machine import keep_compiled_programs
+    from fedlap.study.model import save_outcome
+    from fedlap.study.protocol.coordinator import Coordinator
+    from fedlap.study.protocol.terms import Terms
+
+    keep_compiled_programs()
+    ask = lambda transport, tell: Coordinator.of(contract, transport, tell=tell).run()
+    outcome = _carry_out(contract, Terms.of(contract).last_round + 1, ask)
+    output = save_outcome(output or contract.folder / "model", contract, outcome)
+    return f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv"
+
+
+def _fitted(contract: "RegressionStudy", output: Path | None) -> str:
+    """Run a regression; its summary, and where the files are."""
+    from fedlap.study.protocol.regression.coordinator import RegressionCoordinator
+    from fedlap.study.results import save_regression
+
+    ask = lambda transport, tell: RegressionCoordinator(contract, transport, tell=tell).run()
+    outcome = _carry_out(contract, None, ask)
+    output = save_regression(output or contract.folder / "result", contract, outcome)
+    return f"{outcome.summary}\n\nthe tables are in {output}, and the model is in {output / 'model'}"
+
+
+def _carry_out(
+    study: "CommonStudy",
+    rounds: int | None,
+    ask: "Callable[[Transport, Callable[[Event], None]], Found]",
+) -> "Found":
     """All rounds that are still to be done, shown as they go."""
     from fedlap.flower.server import secret
     from fedlap.flower.transport import GridTransport
-    from fedlap.study.protocol.coordinator import Coordinator
     from fedlap.study.watch import Watch
 
-    with Watch(terms.members, terms.last_round + 1) as watch:
+    with Watch([member.name for member in study.members], rounds) as watch:
         transport = GridTransport(study, secret(study), watch.note)
         try:
-            return Coordinator.of(study, transport, tell=watch.tell).run()
+            return ask(transport, watch.tell)
         except KeyboardInterrupt:
             typer.echo(f"stopped; `fedlap study run {study.path}` goes on from the last finished round")
             raise typer.Exit(130) from None

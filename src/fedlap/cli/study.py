@@ -9,7 +9,8 @@ from fedlap.cli.help import Commands
 from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
-    from fedlap.study.agreement.contract import Study
+    from fedlap.study.agreement.contract import CommonStudy, Study
+    from fedlap.study.agreement.regression import RegressionStudy
     from fedlap.study.table.table import Checked
 
 study_app = typer.Typer(cls=Commands, help="A study across real sites, each with its own file.", no_args_is_help=True)
@@ -86,14 +87,14 @@ def certificate(
 ) -> None:
     """Sign the server's certificate anew, for the present address: after that was changed."""
     from fedlap.study.agreement import keys
-    from fedlap.study.agreement.contract import Study
+    from fedlap.study.agreement.reading import read_study
 
-    contract = Study.read(study)
+    contract = read_study(study)
     keys.renew_certificate(contract.folder, [contract.host, *(host or ())])
     typer.echo(_after_certificate(contract, keys.certified_hosts(contract.folder)))
 
 
-def _after_certificate(contract: "Study", hosts: tuple[str, ...]) -> str:
+def _after_certificate(contract: "CommonStudy", hosts: tuple[str, ...]) -> str:
     return f"""\
 {contract.folder / "server.pem"}: a new certificate, for {", ".join(hosts)}. Members keep their ca.crt and their keys.
 
@@ -112,44 +113,70 @@ def check(
     """Check a whole file against the study. Nothing is sent, nothing is written."""
     from fedlap.errors import DataError
     from fedlap.study.agreement.contract import Study
-    from fedlap.study.table import encoding, table
+    from fedlap.study.agreement.reading import read_study
 
-    contract = Study.read(study)
+    contract = read_study(study)
     if name is not None:
         contract.member(name)
     try:
-        checked = table.check_file(contract, data)
-        # Which rows train depends on the member's name; without one, all rows stand for them.
-        train, test = (checked, None) if name is None else checked.split(contract, name)
-        encoding.statistics(contract, train)
+        if isinstance(contract, Study):
+            lines = _checked_for_model(contract, data, name)
+        else:
+            lines = _checked_for_regression(contract, data)
     except DataError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         typer.echo("\nNothing was sent. Correct the file and check it again.", err=True)
         raise typer.Exit(1) from error
-    typer.echo(_summary(contract, checked, train, test))
+    typer.echo("\n".join([*lines, "Nothing was sent."]))
 
 
-def _summary(contract: "Study", checked: "Checked", train: "Checked", test: "Checked | None") -> str:
-    from fedlap.study.table import encoding
+def _checked_for_model(contract: "Study", data: Path, name: str | None) -> list[str]:
+    """What is said of a file that fits a study of a model that predicts."""
+    from fedlap.study.table import encoding, table
 
+    checked = table.check_file(contract, data)
+    # Which rows train depends on the member's name; without one, all rows stand for them.
+    train, test = (checked, None) if name is None else checked.split(contract, name)
+    encoding.statistics(contract, train)
     classes = ", ".join(
         f"{(checked.known_labels() == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
     )
-    rules = {column.name: column.missing for column in contract.columns} | {
-        contract.target.name: contract.target.missing
-    }
-    empty = [f"  {column}: {count} ({rules[column]})" for column, count in checked.missing.items() if count]
-    lines = [
-        f"{checked.path.name} fits the study {contract.name!r}; its digest, the same at all members, "
-        f"begins {contract.digest[:12]}",
-        f"rows: {len(checked)} usable, {len(checked.dropped)} dropped for missing values",
-        f"{contract.target.name}: {classes}",
-        *(["empty cells, and what the study does with them:", *empty] if empty else ["empty cells: none"]),
-    ]
+    rules = {column.name: column.missing for column in (*contract.columns, contract.target)}
+    lines = [*_fits(contract, checked), f"{contract.target.name}: {classes}", *_empty_cells(checked, rules)]
     if test is not None:
         lines.append(f"to train on: {len(train)} rows; kept back to test on: {len(test)} rows")
         lines += encoding.warnings(contract, train)
-    return "\n".join([*lines, "Nothing was sent."])
+    return lines
+
+
+def _checked_for_regression(contract: "RegressionStudy", data: Path) -> list[str]:
+    """What is said of a file that fits a regression."""
+    from fedlap.study.protocol.regression.records import RegressionRecords
+
+    records = RegressionRecords(contract, data)
+    rules = {column.name: column.missing for column in contract.columns}
+    sizes = f"{records.opening.complete} rows for {contract.model.size} coefficients"
+    events = [f"events: {records.opening.events:g}"] if contract.regression.event is not None else []
+    return [
+        *_fits(contract, records.checked),
+        f"{contract.regression.formula}: {sizes}",
+        *events,
+        *_empty_cells(records.checked, rules),
+        *records.warnings(),
+    ]
+
+
+def _fits(contract: "CommonStudy", checked: "Checked") -> list[str]:
+    return [
+        f"{checked.path.name} fits the study {contract.name!r}; its digest, the same at all members, "
+        f"begins {contract.digest[:12]}",
+        f"rows: {len(checked)} usable, {len(checked.dropped)} dropped for missing values",
+    ]
+
+
+def _empty_cells(checked: "Checked", rules: dict[str, str]) -> list[str]:
+    empty = [f"  {column}: {count} ({rules[column]})" for column, count in checked.missing.items() if count]
+    return ["empty cells, and what the study does with them:", *empty] if empty else ["empty cells: none"]
 
 
 @study_app.command()
@@ -186,17 +213,40 @@ def predict(
     file: Annotated[Path, typer.Argument(help="New patients: a CSV or Parquet file with the study's columns.")],
     output: Annotated[Path, typer.Option(help="Where to write the probabilities.")] = Path("predictions.csv"),
 ) -> None:
-    """Predict with a study's model: the probability of each class, for every row of a file."""
+    """Predict with a study's model, for every row of a file: the probability of each class, or what is expected."""
     from fedlap.errors import ConfigError
+    from fedlap.study.results import CARD
+
+    if output.exists() and output.resolve() == file.resolve():
+        raise ConfigError(f"--output {output} is the patients' own file; expected another name")
+    if (model / CARD).exists():
+        checked, what = _expected(model, file, output), "what is expected"
+    else:
+        checked, what = _probabilities(model, file, output), "probabilities"
+    typer.echo(f"{output}: {what} of {len(checked)} rows")
+    if len(checked.dropped):
+        typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")
+
+
+def _probabilities(model: Path, file: Path, output: Path) -> "Checked":
     from fedlap.study import model as fitted
     from fedlap.study.table import table
     from fedlap.study.table.predictions import write
 
-    if output.exists() and output.resolve() == file.resolve():
-        raise ConfigError(f"--output {output} is the patients' own file; expected another name")
     loaded = fitted.load(model)
     checked = table.check_inputs(loaded.study, file)
     write(output, loaded.study.target.classes, checked, loaded.predict(checked))
-    typer.echo(f"{output}: probabilities of {len(checked)} rows")
-    if len(checked.dropped):
-        typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")
+    return checked
+
+
+def _expected(model: Path, file: Path, output: Path) -> "Checked":
+    from fedlap.study.results import load_regression
+    from fedlap.study.table.predictions import write_columns
+
+    loaded = load_regression(model)
+    checked = loaded.check(file)
+    several = bool(loaded.study.design.classes)  # an interval of several probabilities at once is not to be had
+    table = loaded.predict(checked, None if several else 0.95)
+    names = [f"probability_{name}" if several else str(name) for name in table.columns]
+    write_columns(output, names, checked, table.to_numpy(), ".10g")
+    return checked

@@ -25,7 +25,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedlap.flower.gate import HEADER
 from fedlap.flower.server import local_address
-from fedlap.study.agreement.contract import Study
+from fedlap.study.agreement.contract import CommonStudy
 
 PROJECT = b"""[project]
 name = "fedlap-study"
@@ -66,7 +66,7 @@ class _Once:
         return target(*arguments, **options)
 
 
-def control_client(study: Study, secret: str) -> ControlHttpClient:
+def control_client(study: CommonStudy, secret: str) -> ControlHttpClient:
     """A client of the SuperLink's Control API, on the server itself."""
     return ControlHttpClient.from_server_address(
         local_address(study),
@@ -79,7 +79,7 @@ def control_client(study: Study, secret: str) -> ControlHttpClient:
 class Link:
     """One Flower run. Messages of an earlier one, should there be any, are never seen in it."""
 
-    def __init__(self, study: Study, secret: str) -> None:
+    def __init__(self, study: CommonStudy, secret: str) -> None:
         address, certificate = local_address(study), (study.folder / "ca.crt").read_bytes()
         self.control = control_client(study, secret)
         package = build_fab_from_files(FILES)[0]

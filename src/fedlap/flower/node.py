@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.flower.environment import Refused, prepare, shorten_node_waits
-from fedlap.study.agreement.contract import Study
+from fedlap.study.agreement.contract import CommonStudy
 from fedlap.study.agreement.keys import check_private
 from fedlap.study.protocol.messages import Reply, Request
 from fedlap.study.protocol.refusals import Reason
-from fedlap.study.protocol.site import Site
+from fedlap.study.protocol.respondent import Respondent
 
 if TYPE_CHECKING:  # Flower and its packages are imported once `prepare` has set them up
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -29,8 +29,8 @@ AGAIN = 5.0  # seconds until a node that was not let in asks again
 
 
 def serve(
-    study: Study,
-    site: Site,
+    study: CommonStudy,
+    site: Respondent,
     folder: Path,
     key: Path,
     tell: Callable[[str], None],
@@ -134,7 +134,7 @@ def in_words(message: str, address: str) -> str:
 class _StateFactory:
     """What Flower's loop asks for its state: always the same one, which answers."""
 
-    def __init__(self, objectstore_factory: "ObjectStoreFactory", site: Site) -> None:
+    def __init__(self, objectstore_factory: "ObjectStoreFactory", site: Respondent) -> None:
         self.objectstore_factory, self.site = objectstore_factory, site
         self.made: NodeState | None = None
 
@@ -144,7 +144,7 @@ class _StateFactory:
         return self.made
 
 
-def _answering_state(store: "ObjectStore", site: Site) -> "NodeState":
+def _answering_state(store: "ObjectStore", site: Respondent) -> "NodeState":
     """Flower's in-memory state of a node, except that a message put into it turns into its reply."""
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
@@ -184,7 +184,7 @@ def _answering_state(store: "ObjectStore", site: Site) -> "NodeState":
     return AnsweringState(store)
 
 
-def answer(site: Site, records: Any) -> Reply:
+def answer(site: Respondent, records: Any) -> Reply:
     """The site's reply to what has arrived, whatever it is."""
     from fedlap.flower import wire
 

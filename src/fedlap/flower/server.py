@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fedlap import files
 from fedlap.errors import ConfigError
 from fedlap.flower.environment import prepare
-from fedlap.study.agreement.contract import Study
+from fedlap.study.agreement.contract import CommonStudy
 from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
 
 if TYPE_CHECKING:  # Flower is imported once `prepare` has set it up
@@ -27,12 +27,12 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses
 START = 120  # seconds until the SuperLink must answer on a slow machine
 
 
-def state_folder(study: Study) -> Path:
+def state_folder(study: CommonStudy) -> Path:
     """Where the server keeps its secret and Flower's database."""
     return study.folder / "state" / "server"
 
 
-def private_folder(study: Study) -> Path:
+def private_folder(study: CommonStudy) -> Path:
     """The server's folder, there and closed to every other account: what the members send lies in it."""
     folder = state_folder(study)
     try:
@@ -43,7 +43,7 @@ def private_folder(study: Study) -> Path:
     return folder
 
 
-def secret(study: Study) -> str:
+def secret(study: CommonStudy) -> str:
     """The coordinator's secret, made on the first start; readable by this account only."""
     path = private_folder(study) / SECRET
     if not path.exists():
@@ -52,7 +52,7 @@ def secret(study: Study) -> str:
     return check_private(path).read_text()
 
 
-def public_keys(study: Study) -> dict[bytes, str]:
+def public_keys(study: CommonStudy) -> dict[bytes, str]:
     """The members' names by their public keys, in Flower's form."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -81,14 +81,14 @@ def where_to_listen(host: str) -> str:
     return "::" if version_six else "0.0.0.0"
 
 
-def local_address(study: Study) -> str:
+def local_address(study: CommonStudy) -> str:
     """Where the coordinator, on the server itself, reaches it: `serve` notes at which host it listens."""
     path = state_folder(study) / HOST
     host = path.read_text() if path.exists() else "127.0.0.1"
     return f"[{host}]:{study.port}" if ":" in host else f"{host}:{study.port}"
 
 
-def check_certificate(study: Study, bind: str) -> None:
+def check_certificate(study: CommonStudy, bind: str) -> None:
     """Refuse a certificate that the members, or the coordinator here, would not believe; the cure is one command."""
     hosts, command = certified_hosts(study.folder), f"fedlap study certificate {study.path}"
     further = EVERYWHERE.get(bind, bind)
@@ -115,7 +115,7 @@ def _check_port(host: str, number: int) -> None:
             ) from error
 
 
-def serve(study: Study, bind: str, ready: Callable[[], None]) -> None:
+def serve(study: CommonStudy, bind: str, ready: Callable[[], None]) -> None:
     """Run until stopped; `ready` is called once all members are registered."""
     os.umask(0o077)  # SQLite makes its files with the mode it is given, and the members' replies are in them
     folder = private_folder(study)
@@ -172,7 +172,7 @@ def erase_messages(database: Path) -> None:
         ) from error
 
 
-def _register(study: Study, shared_secret: str, ready: Callable[[], None]) -> None:
+def _register(study: CommonStudy, shared_secret: str, ready: Callable[[], None]) -> None:
     """Register the members' keys once the SuperLink answers; end the process if it does not refuse strangers."""
     from fedlap.flower.link import control_client
 
@@ -201,7 +201,7 @@ def let_in(client: "ControlHttpClient", keys: dict[bytes, str]) -> None:
             client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
 
-def check_gate(study: Study, seconds: float) -> None:
+def check_gate(study: CommonStudy, seconds: float) -> None:
     """Raise should the gate not be there, for then anyone could register a key, or nobody answer for so long."""
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest

@@ -14,7 +14,7 @@ from fedlap.flower import wire
 from fedlap.flower.environment import SERVER_POLL
 from fedlap.flower.link import Link
 from fedlap.flower.server import public_keys
-from fedlap.study.agreement.contract import Study
+from fedlap.study.agreement.contract import CommonStudy
 from fedlap.study.protocol.messages import Reply, Request
 
 LOOK = 1.0  # seconds between two looks at who is online
@@ -23,7 +23,7 @@ LOOK = 1.0  # seconds between two looks at who is online
 class GridTransport:
     """A transport over Flower. A member is known by the key that its node has proved to have, not by what it says."""
 
-    def __init__(self, study: Study, secret: str, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, study: CommonStudy, secret: str, tell: Callable[[str], None] = lambda line: None) -> None:
         self.study, self.secret, self.tell = study, secret, tell
         self.members = public_keys(study)
         self.link: Link | None = None
@@ -31,7 +31,7 @@ class GridTransport:
     def exchange(
         self, requests: dict[str, Request], seconds: float, resend: float
     ) -> Iterator[tuple[str, Reply | DataError]]:
-        """Yield (member, reply) as replies come; see `coordinator.Transport`."""
+        """Yield (member, reply) as replies come; see `inquiry.Transport`."""
         end, waiting, lost = time.monotonic() + seconds, dict(requests), False
         while waiting and time.monotonic() < end:
             try:

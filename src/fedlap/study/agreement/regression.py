@@ -10,8 +10,7 @@ Every column of the design follows from this file, so that no site has to descri
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from fedlap.regression.design import Design, Roles, agree, variables
 from fedlap.regression.formulas import CLASSES, LEVELS, MOMENT, NUMBER, QUANTILES, RANGE, parse
 from fedlap.regression.glm import GlmModel, outcome_of
 from fedlap.regression.hazards import CoxModel
-from fedlap.regression.prior import NormalPrior, normal
+from fedlap.regression.prior import normal
 from fedlap.regression.variables import PROBABILITIES
 from fedlap.study.agreement.contract import CommonStudy, check_sections, common_fields, parse_columns
 from fedlap.study.agreement.sections import General, parse_general, parse_network, parse_section
@@ -62,6 +61,7 @@ class RegressionStudy(CommonStudy):
     """A study of a regression, and can be run: every setting checked, every default written down."""
 
     regression: RegressionSection
+    model: GlmModel | CoxModel = field(repr=False, compare=False)  # which follows from the rest
 
     @property
     def digest(self) -> str:
@@ -88,19 +88,10 @@ class RegressionStudy(CommonStudy):
             "ignored_columns": list(self.ignored_columns),
         }
 
-    @cached_property
+    @property
     def design(self) -> Design:
         """The design that the formula and the columns give."""
-        return _design(self.regression, self.columns)
-
-    @cached_property
-    def model(self) -> GlmModel | CoxModel:
-        """What is fitted."""
-        section = self.regression
-        prior: NormalPrior | None = None if section.prior_sd is None else normal(section.prior_sd)
-        if section.family is None:
-            return CoxModel(self.design, section.ties or TIES[0], prior)
-        return GlmModel.of(section.family, self.design, prior)
+        return self.model.design
 
     @property
     def parameters_per_row(self) -> float:
@@ -146,9 +137,8 @@ def _resolve(table: dict[str, Any], path: Path) -> RegressionStudy:
                 "a value that was filled in would count as one that was measured"
             )
     section = _section(table["regression"])
-    study = RegressionStudy(**common_fields(path, general, network, columns), regression=section)
-    assert study.model.size, "a design has at least one column"  # and whatever is wrong with the formula is found here
-    return study
+    model = _model(section, _design(section, columns))
+    return RegressionStudy(**common_fields(path, general, network, columns), regression=section, model=model)
 
 
 def _section(table: dict[str, Any]) -> RegressionSection:
@@ -178,6 +168,14 @@ def _section(table: dict[str, Any]) -> RegressionSection:
         if not isinstance(getattr(section, name), bool):
             raise ConfigError(f"regression.{name} is {getattr(section, name)!r}; expected true or false")
     return section
+
+
+def _model(section: RegressionSection, design: Design) -> GlmModel | CoxModel:
+    """What is fitted."""
+    prior = None if section.prior_sd is None else normal(section.prior_sd)
+    if section.family is None:
+        return CoxModel(design, section.ties or TIES[0], prior)
+    return GlmModel.of(section.family, design, prior)
 
 
 def _design(section: RegressionSection, columns: Sequence[Column]) -> Design:

@@ -4,9 +4,9 @@ request                      reply
 moments                      Opening and the versions of programs
 begin      Standard
 answer     Question          Answer
-closing    Point             Closing, or of a Cox regression Pairs
+closing    OnePoint          Closing, or of a Cox regression Pairs
 losses     Points            LossesThere
-meat       Point             Meat
+meat       OnePoint          Meat
 finish
 """
 
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     search: np.ndarray  # []
 
 
-class Point(NamedTuple):
+class OnePoint(NamedTuple):
     """Weights at which a site is to say something."""
 
     w: np.ndarray  # [P]
@@ -147,9 +147,9 @@ def read_answer(arrays: Arrays, size: int, source: str) -> Answer:
     return answer._replace(loss=float(answer.loss))
 
 
-def read_point(study: RegressionAgreement, arrays: Arrays, source: str) -> Point:
+def read_point(study: RegressionAgreement, arrays: Arrays, source: str) -> OnePoint:
     """Weights at which a site is to say something."""
-    return unpack(arrays, Point(_real(study.model.size)), source)
+    return unpack(arrays, OnePoint(_real(study.model.size)), source)
 
 
 def read_points(study: RegressionAgreement, arrays: Arrays, source: str) -> SeveralPoints:

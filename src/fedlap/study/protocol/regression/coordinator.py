@@ -97,7 +97,7 @@ class RegressionCoordinator:
         if self.study.influence:
             left_out = {name: fit.without(name) for name in self.members}
             without = {name: LeftOut(each.params.to_numpy(), each.bse.to_numpy()) for name, each in left_out.items()}
-            shares = dict(zip(self.members, fit.shapley().tolist(), strict=True))
+            shares = dict(zip(self.members, fit.shapley(refresh=False).tolist(), strict=True))
             outcome = replace(outcome, without=without, shares=shares)
         return outcome
 

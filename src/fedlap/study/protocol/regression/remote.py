@@ -20,7 +20,7 @@ from fedlap.study.protocol.inquiry import Inquiry
 from fedlap.study.protocol.messages import Arrays, Reply, Request, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
-    Point,
+    OnePoint,
     Question,
     SeveralPoints,
     read_answer,
@@ -106,7 +106,7 @@ class RemoteSites:
         return self._at("meat", w, lambda: self._step("meat", self._everywhere(w), read))
 
     def _everywhere(self, w: np.ndarray) -> dict[str, Arrays]:
-        return dict.fromkeys(self.members, pack(Point(w)))
+        return dict.fromkeys(self.members, pack(OnePoint(w)))
 
     def _stamp(self, name: str, factor: SiteFactor) -> int:
         """The step whose answer had this factor."""
