@@ -281,7 +281,7 @@ def _tell(
         typer.secho("NOT CONVERGED: do not use these numbers", fg="red", err=True)
     written = ", ".join([REPORT, COEFFICIENTS, "summary.txt", "rounds.jsonl", "model/", STUDY])
     typer.echo(f"Written: {folder}/{written}")
-    typer.echo(f"The same over a real network: fedlap study keys {folder / STUDY}, and then as it says")
+    typer.echo(f"The same over a real network: fedlap study new FOLDER --from {folder / STUDY}, and on as it says")
 
 
 def _write(path: Path, text: str) -> None:
