@@ -1,6 +1,7 @@
 """`fedlap fit --model`: a model that predicts, by FedLap-Cov on the files of several sites."""
 
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import typer
 
 from fedlap.errors import ConfigError, DataError
 from fedlap.files import write
-from fedlap.study.agreement.contract import TABLE_MODELS, Study, read_table, resolve
+from fedlap.study.agreement.contract import TABLE_MODELS, resolve
 from fedlap.study.agreement.draft import draft_columns, draft_union, read_cells
 from fedlap.study.agreement.template import study_text
 from fedlap.study.model import save_outcome
@@ -35,21 +36,21 @@ class InProcess:
             yield name, self.sites[name].answer(request)
 
 
-def fit_predictor(files: Sequence[Path], target: str, model: str, folder: Path) -> None:
+def fit_predictor(files: Sequence[Path], target: str, model: str, folder: Path, unfinished: Path) -> None:
     """Draft the study of all files, run it here, and write the model's folder and the study's file."""
     if model not in TABLE_MODELS:
         raise ConfigError(f"--model {model}: expected {' or '.join(TABLE_MODELS)}")
-    if folder.exists():
-        raise DataError(f"{folder}: exists already; expected the name of a new folder")
     paths = {path.stem: path for path in files}
     if len(paths) < len(files) or len(files) < 2:
         raise ConfigError("expected two files or more, a site each, with different names")
-    study = _drafted(paths, target, model, folder)
+    text = _drafted(paths, target, model, folder.resolve().name)
+    write(unfinished / "study.toml", text)
+    study = resolve(tomllib.loads(text), folder / "study.toml")
     typer.echo(f"{study.name}: {len(study.columns)} columns, {len(study.members)} sites, {study.rounds} rounds")
     with tempfile.TemporaryDirectory(prefix="fedlap-fit-") as state:
         sites = {name: Site.of(study, name, path, Path(state) / name) for name, path in paths.items()}
         outcome = Coordinator.of(study, InProcess(sites), Path(state) / "server", _tell).run()
-    save_outcome(folder / "model", study, outcome)
+    save_outcome(unfinished / "model", study, outcome)
     last = outcome.history[-1]
     typer.echo(f"After {last.round} rounds, on the rows held back: {last.score}")
     typer.echo(f"Written: {folder}/model/, study.toml")
@@ -61,8 +62,8 @@ def _tell(event: Event) -> None:
         typer.echo(f"{event.step}: {event.note}")
 
 
-def _drafted(paths: dict[str, Path], target: str, model: str, folder: Path) -> Study:
-    """The study of all files: columns that one has and another has not are refused; what looks like text is ignored."""
+def _drafted(paths: dict[str, Path], target: str, model: str, name: str) -> str:
+    """The text of a study of all files; columns of the first one that are text are ignored, and so are further ones."""
     cells = {name: read_cells(path) for name, path in paths.items()}
     first = next(iter(paths.values()))
     columns, _, ignored = draft_columns(first, target)
@@ -70,8 +71,8 @@ def _drafted(paths: dict[str, Path], target: str, model: str, folder: Path) -> S
     wanted = draft_union(cells, [column.name for column in columns])
     others = {name for each in cells.values() for name in each.columns} - {column.name for column in wanted} - {target}
     missing = any(not text for each in cells.values() for text in each.columns.get(target, ()))
-    text = study_text(
-        folder.resolve().name,
+    return study_text(
+        name,
         list(paths),
         wanted,
         Target(target, tuple(classes), "drop" if missing else "refuse"),
@@ -79,6 +80,3 @@ def _drafted(paths: dict[str, Path], target: str, model: str, folder: Path) -> S
         drafted=True,
         model={"name": "mlp", "hidden": list(HIDDEN)} if model == "mlp" else None,
     )
-    folder.mkdir(parents=True)
-    write(folder / "study.toml", text)
-    return resolve(*read_table(folder / "study.toml"))

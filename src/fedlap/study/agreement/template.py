@@ -88,7 +88,7 @@ retries = 3              # how often within these a member that does not answer 
 """
 
 DRAFTED = """\
-# DRAFTED from one member's file: types, categories and ranges are guesses. Read every line before you share this.
+# DRAFTED from members' files: types, categories and ranges are guesses. Read every line before you share this.
 """
 
 
