@@ -9,6 +9,7 @@ import numpy as np
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression.objective import Expansion, Loss, Objective
 from fedlap.regression.rounds import (
+    FLAT,
     Ask,
     Belief,
     Broadcast,
