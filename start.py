@@ -1,5 +1,6 @@
 """Set fedlap up in this folder and run it: needs Python 3.11 or newer and nothing else.
 
+    python3 start.py fit           a regression over the four hospitals, and its report (or: fit FILE … --formula …)
     python3 start.py run           train every algorithm on the four hospitals (or: run SPEC.toml …)
     python3 start.py test          run the tests
     python3 start.py study demo    a real federation of four hospitals on this machine
@@ -75,7 +76,10 @@ def main():
         become(str(BIN / "python"), "-m", "reproduction", *rest, cwd=HERE)
     if command in ("help", "-h", "--help"):
         sys.exit(__doc__)
-    install("[flower]" if command in NETWORK else "[plots]")
+    if command == "fit" and "--model" not in rest:
+        install("[stats]")
+    else:
+        install("[flower,stats]" if command in (*NETWORK, "fit") else "[plots]")
     become(str(BIN / "python"), "-m", "fedlap", command, *rest)
 
 

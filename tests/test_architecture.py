@@ -48,7 +48,7 @@ ROOMS = {
     "study.protocol": "errors files algebra models engines regression study.table",
     "study": "errors identity lazy files algebra models engines regression study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "cli": "errors stopping files machine algebra algorithms data run experiments study study.table "
+    "cli": "errors stopping files machine algebra algorithms data regression run experiments study study.table "
     "study.agreement study.protocol flower",
 }
 

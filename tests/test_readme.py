@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedlap
@@ -29,7 +30,20 @@ def single():
         yield
 
 
-def test_the_first_table_is_what_the_first_command_prints(tmp_path):
+def test_the_regression_is_what_the_first_command_prints(tmp_path):
+    command = [sys.executable, "-m", "fedlap", "fit", "--output", str(tmp_path / "results")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+    shown = re.search(r"^    diagnosis ~ .*?(?=\n\nand writes a folder)", README, re.M | re.S).group()
+    wanted = [line.strip() for line in shown.splitlines()]
+    found = [line.strip() for line in printed.splitlines()]
+    place = found.index(wanted[0])
+    decrement = lambda lines: [re.sub(r"decrement .*", "", line) for line in lines]  # rounding, on other machines
+    assert decrement(found[place : place + len(wanted)]) == decrement(wanted)
+    switzerland = pd.read_csv(tmp_path / "results/data/switzerland.csv")
+    assert f"In one hospital {100 * (switzerland['diagnosis'] == 'ill').mean():.0f} % are ill" in README
+
+
+def test_the_first_table_is_what_its_command_prints(tmp_path):
     command = [sys.executable, "-m", "fedlap", "run", "--output", str(tmp_path / "results")]
     subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, "JAX_ENABLE_X64": "0"})
     assert rows(README) == rows((tmp_path / "results/table.md").read_text())

@@ -1,6 +1,8 @@
 """Regressions on published data sets, divided into uneven sites, against statsmodels and lifelines on all rows."""
 
 import tempfile
+from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from lifelines.datasets import load_gbsg2, load_lung, load_rossi
 from sklearn.datasets import load_diabetes
 
 import fedlap
+from fedlap.regression.rounds import Belief, maximise
 from fedlap.study.agreement.example import example_files
 
 
@@ -130,6 +133,28 @@ def test_each_hospital_can_leave(hospitals):
         np.testing.assert_allclose(left.params, rest.params, rtol=1e-8, atol=1e-8)
         np.testing.assert_allclose(left.bse, rest.bse, rtol=1e-8)
         assert left.rounds < rest.rounds + 1
+
+
+def test_the_hospitals_shares_are_those_of_retraining_all_coalitions(hospitals):
+    """Each of the 16 is fitted from nothing, with the same weak prior around the null model."""
+    fit = fedlap.glm(FORMULA, hospitals, success="ill")
+    null, names = fit.regression.null_optimum(), list(hospitals)
+    belief = Belief(null.w, np.eye(len(null.w)) / 2.5**2)
+    gains = {(): 0.0}
+    for size in range(1, 5):
+        for members in combinations(names, size):
+            w = maximise({name: fit.regression.sites[name] for name in members}, belief).w
+            losses = sum(each.loss(w) for each in fit.regression.sites.values())
+            gains[members] = sum(null.losses.values()) - losses
+    ours = fit.shapley()
+    for name in names:
+        wanted = 0.0
+        for size in range(4):
+            for others in combinations([each for each in names if each != name], size):
+                joined = tuple(each for each in names if each in others or each == name)
+                wanted += (gains[joined] - gains[others]) / (4 * comb(3, size))
+        assert ours[name] == pytest.approx(wanted, rel=0.05, abs=1e-3 * ours.sum())
+    assert ours["switzerland"] < 0 < ours["hungarian"]  # where nearly all are ill, little is to be learnt alone
 
 
 def test_the_evidence_of_the_hospitals_does_not_depend_on_where_it_starts(hospitals, monkeypatch):

@@ -60,6 +60,7 @@ def fit(
 ) -> None:
     """Fit a regression to the files of several sites as if they were pooled; print it, and write a report."""
     from fedlap.errors import ConfigError
+    from fedlap.files import new_folder
 
     folder = output or Path("results") / f"fit-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     asked = Asked(
@@ -78,46 +79,46 @@ def fit(
             raise ConfigError("a model that predicts needs a file a site, --model and --target")
         from fedlap.cli.predictor import fit_predictor
 
-        fit_predictor(files, target, model, folder)
-        return
-    if not files:
-        if formula is not None:
-            raise ConfigError("no files; expected one a site, as in: fedlap fit north.csv south.csv --formula ...")
-        files = _example(folder)
-        asked = asked._replace(formula=EXAMPLE, success="ill")
-    elif formula is None:
+        with new_folder(folder) as unfinished:
+            fit_predictor(files, target, model, folder, unfinished)
+    elif files and formula is None:
         raise ConfigError('--formula is missing; expected what to fit, such as --formula "outcome ~ age + sex"')
-    _fit(files, site, asked, folder)
+    elif formula is not None and not files:
+        raise ConfigError("no files; expected one a site, as in: fedlap fit north.csv south.csv --formula ...")
+    else:
+        with new_folder(folder) as unfinished:
+            if not files:
+                files, asked = _example(unfinished), asked._replace(formula=EXAMPLE, success="ill")
+                typer.echo(f"The four bundled hospitals, as files in {folder / 'data'}")
+            _fit(files, site, asked, folder, unfinished)
 
 
 def _example(folder: Path) -> list[Path]:
     from fedlap.study.agreement import example
 
-    typer.echo(f"The four bundled hospitals, as files in {folder / 'data'}")
     return list(example.example_files(folder / "data").values())
 
 
-def _fit(files: "Sequence[Path]", site: str | None, asked: Asked, folder: Path) -> None:
-    from fedlap.errors import DataError
-    from fedlap.study.agreement.contract import read_table
+def _fit(files: "Sequence[Path]", site: str | None, asked: Asked, folder: Path, unfinished: Path) -> None:
+    """Fit the files; what is to be in the folder is written to another, which takes its place at the end."""
+    import tomllib
+
+    from fedlap.files import write
     from fedlap.study.agreement.draft import draft_union, read_cells
     from fedlap.study.agreement.regression import resolve_regression
     from fedlap.study.agreement.template import regression_text
 
-    if (folder / STUDY).exists() or (folder / COEFFICIENTS).exists():
-        raise DataError(f"{folder}: holds results already; expected the name of a new folder")
     cells = _named(files, site, read_cells)
     settings = _settings(asked, cells)
     columns = draft_union(cells, _used(settings, site))
     members = _members(cells, site, columns)
-    folder.mkdir(parents=True, exist_ok=True)
     own = [column for column in columns if column.name != site]
     ignored = sorted({name for each in cells.values() for name in each.columns} - {column.name for column in own})
     text = regression_text(folder.resolve().name, members, own, settings, ignored=ignored, drafted=True)
-    _write(folder / STUDY, text)
-    study = resolve_regression(*read_table(folder / STUDY))
+    write(unfinished / STUDY, text)
+    study = resolve_regression(tomllib.loads(text), folder / STUDY)
     checked = _checked(study, columns, cells, site)
-    _carry_out(study, checked, folder)
+    _carry_out(study, checked, folder, unfinished)
 
 
 def _named(files: "Sequence[Path]", site: str | None, read: Any) -> "dict[str, Cells]":
@@ -217,7 +218,7 @@ def _checked(
     return {member.name: whole.take(np.array([text == member.name for text in texts])) for member in study.members}
 
 
-def _carry_out(study: "RegressionStudy", checked: "Mapping[str, Checked]", folder: Path) -> None:
+def _carry_out(study: "RegressionStudy", checked: "Mapping[str, Checked]", folder: Path, unfinished: Path) -> None:
     """Fit, print, and write the folder."""
     from fedlap.regression.glm import GlmModel
     from fedlap.regression.model import fit_here
@@ -233,8 +234,8 @@ def _carry_out(study: "RegressionStudy", checked: "Mapping[str, Checked]", folde
     summary = str(found.summary())
     typer.echo(f"\n{summary}\n")
     outcome = RegressionOutcome("fit", found, summary, found.llnull)
-    save_regression(folder, study, outcome)
-    write_report(found, folder / REPORT, title=study.name, facts=facts, assessment=held)
+    save_regression(unfinished, study, outcome)
+    write_report(found, unfinished / REPORT, title=f"Regression over {len(rows)} sites", facts=facts, assessment=held)
     _tell(study, checked, outcome, held, folder)
 
 
@@ -252,7 +253,7 @@ def _facts(
     for name, each in checked.items():
         part = rows[name]
         outcome = part.event if part.event is not None else part.y
-        facts = {"rows": len(part.x), "missing": len(each.dropped)}
+        facts: dict[str, float] = {"rows": len(part.x), "missing": len(each.dropped)}
         if part.event is not None:
             facts["events"] = float(part.event.sum())
         elif outcome is not None:
@@ -281,10 +282,4 @@ def _tell(
         typer.secho("NOT CONVERGED: do not use these numbers", fg="red", err=True)
     written = ", ".join([REPORT, COEFFICIENTS, "summary.txt", "rounds.jsonl", "model/", STUDY])
     typer.echo(f"Written: {folder}/{written}")
-    typer.echo(f"The same over a real network: fedlap study keys {folder / STUDY}, and then as it says")
-
-
-def _write(path: Path, text: str) -> None:
-    from fedlap import files
-
-    files.write(path, text)
+    typer.echo(f"The same over a real network: fedlap study new FOLDER --from {folder / STUDY}, and on as it says")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedlap import __version__
+from fedlap.cli import fit as fit_cli
 from fedlap.cli import moved
 from fedlap.cli import network as network_cli
 from fedlap.cli import run as run_cli
@@ -40,7 +41,7 @@ def fedlap(
     """Federated learning where ADMM meets Bayes."""
 
 
-for command in (run_cli.run, run_cli.sweep):
+for command in (fit_cli.fit, run_cli.run, run_cli.sweep):
     app.command()(command)
 for command in (network_cli.server, network_cli.node, study_cli.predict):
     app.command()(command)

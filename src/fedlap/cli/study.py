@@ -34,6 +34,10 @@ def new(
         str | None,
         typer.Option(metavar="COLUMN", help="With --columns-from: what to predict; the last column if not given."),
     ] = None,
+    study_file: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="A study file to make keys for, such as that of fedlap fit."),
+    ] = None,
 ) -> None:
     """Make a study: its file, a certificate for the server and a key pair for each member."""
     from fedlap.errors import ConfigError
@@ -45,6 +49,12 @@ def new(
     check_address("--address", address)
     names = [name.strip() for name in members.split(",") if name.strip()]
     title = folder.resolve().name
+    if study_file is not None:
+        if columns_from is not None or target is not None:
+            raise ConfigError("--from has all of the study in it; leave out --columns-from and --target")
+        made = scaffold.new_from(folder, study_file)
+        typer.echo(_after_new(made, folder, "as in its file"))
+        return
     if columns_from is not None:
         columns, predicted, ignored = draft_columns(columns_from, target)
         text = study_text(title, names, columns, predicted, ignored=ignored, address=address, drafted=True)
@@ -54,20 +64,20 @@ def new(
         text = example.example_study(names, name=title, address=address)
     raise_on_interrupt()
     study = scaffold.new_study(folder, text)
-    typer.echo(_after_new(study, folder, columns_from))
-
-
-def _after_new(study: "Study", folder: Path, columns_from: Path | None) -> str:
     drafted = "the columns are a DRAFT from one file: read each line" if columns_from else "an example: four hospitals"
+    typer.echo(_after_new(study, folder, drafted))
+
+
+def _after_new(study: "CommonStudy", folder: Path, origin: str) -> str:
     width = max(len(member.name) for member in study.members)
     to_members = "\n".join(
         f"       {member.name:<{width}}  study.toml, ca.crt, members/{member.name}.key" for member in study.members
     )
     return f"""\
-The study {study.name!r} is in {folder} ({drafted}).
+The study {study.name!r} is in {folder} ({origin}).
 
 Next:
-  1. Edit {folder / "study.toml"}: columns, target, rounds. Agree on it with all members.
+  1. Edit {folder / "study.toml"}: read every line, and the address. Agree on it with all members.
   2. Give each member its files, in a folder of their own and with the same names:
 {to_members}
      A .key file is secret: it goes to its own member and to nobody else, by a channel you trust.

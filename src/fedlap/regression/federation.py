@@ -9,6 +9,7 @@ import numpy as np
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression.objective import Expansion, Loss, Objective
 from fedlap.regression.rounds import (
+    FLAT,
     Ask,
     Belief,
     Broadcast,
@@ -82,11 +83,11 @@ class Regression:
         rest = self.subset([name for name in self.sites if name != site])
         gone, known = whole.factors[site], {name: whole.factors[name] for name in rest.sites}
         S = whole.S - gone.V
-        w = whole.w + solve(S + 1e-9 * np.diag(np.diag(whole.S)), gone.V @ whole.w - gone.v)
-        begin = Broadcast(w, S)
-        if np.linalg.eigvalsh(S)[0] <= 0 or not np.isfinite(self.losses(rest.sites, w[None])[0]):
-            return rest, rest.optimum()
-        return rest, rest.optimum(begin, known)
+        if np.linalg.eigvalsh(S)[0] > FLAT:
+            w = whole.w + solve(S, gone.V @ whole.w - gone.v)
+            if np.isfinite(self.losses(rest.sites, w[None])[0]):
+                return rest, rest.optimum(Broadcast(w, S), known)
+        return rest, rest.optimum()
 
     def null_optimum(self) -> Optimum:
         """The optimum of the model with nothing but its intercepts."""

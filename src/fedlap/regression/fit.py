@@ -52,6 +52,11 @@ class SitesFit:
         return self.optimum.S
 
     @property
+    def curvature(self) -> np.ndarray:
+        """The Hessian of the pooled loss, for standard errors that hold if the family is wrong."""
+        return self.optimum.S
+
+    @property
     def degrees(self) -> float:
         """Degrees of freedom of the parameters' distribution: infinitely many of a normal one."""
         return math.inf
@@ -174,10 +179,11 @@ class SitesFit:
         """
         value, variance = self._estimates
         precision = np.nan_to_num(1 / variance)
+        total = precision.sum(0)
         columns = {
             "estimate": value.ravel(),
             "se": np.sqrt(variance).ravel(),
-            "weight": (precision / precision.sum(0)).ravel(),
+            "weight": (precision / np.where(total > 0, total, np.nan)).ravel(),
         }
         names = [(site, name) for site in self.optimum.factors for name in self.index]
         return frame(columns, names, list(columns), levels=("site", "coefficient"))
@@ -220,7 +226,7 @@ class SitesFit:
             middle = scores.T @ scores * groups / (groups - 1) * (self.nobs - 1) / self.df_resid
         else:
             raise ConfigError(f'robust({kind!r}): expected "rows" or "sites"')
-        bread = back @ solve(self.optimum.S, np.eye(len(back)))
+        bread = back @ solve(self.curvature, np.eye(back.shape[1]))
         return replace(self, covariance=bread @ middle @ bread.T, covariance_kind=f"robust, {kind}")
 
     # Whose rows it comes from -----------------------------------------------------------------------------------------

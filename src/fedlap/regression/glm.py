@@ -11,6 +11,7 @@ from fedlap.checks import known_keywords
 from fedlap.errors import ConfigError, DataError
 from fedlap.regression import standard
 from fedlap.regression.design import Design, SiteRows, designs
+from fedlap.regression.effects import known_effects, with_fixed
 from fedlap.regression.families import family as family_of
 from fedlap.regression.families.base import Family
 from fedlap.regression.federation import Losses, Regression, losses_in_turn
@@ -126,13 +127,16 @@ def glm(
     exposure: str | None = None,
     trials: str | None = None,
     success: Any = None,
+    site_effects: str = "none",
 ) -> GlmFit:
     """Fit a generalised linear model to the rows of several sites, as if they were pooled.
 
     `sites` is a mapping of names to tables, or one table with a column `site` that names them. Families: gaussian,
     binomial, poisson, negative_binomial, gamma, multinomial. `weights`, `offset`, `exposure` (its logarithm is an
     offset) and `trials` (of a proportion) name columns; `success` is the value of a binomial outcome that counts.
+    `site_effects`: "fixed" for an intercept a site; "random" if these are drawn from a normal density with mean 0.
     """
+    known_effects(site_effects)
     wanted = as_prior(prior)
     outcome = outcome_of(family, trials)
     design, rows = designs(
@@ -146,7 +150,14 @@ def glm(
         success=success,
         outcome=outcome,
     )
-    return fit_rows(family_of(family, len(design.classes)), design, rows, wanted)
+    kind = family_of(family, len(design.classes))
+    if site_effects == "random":
+        from fedlap.regression.mixed import fit_mixed  # which stands on this module
+
+        return fit_mixed(kind, design, rows, wanted)
+    if site_effects == "fixed":
+        return fit_rows(kind, *with_fixed(design, rows, site), wanted)
+    return fit_rows(kind, design, rows, wanted)
 
 
 def outcome_of(family: str, trials: str | None = None) -> str:

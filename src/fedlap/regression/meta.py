@@ -54,10 +54,10 @@ def heterogeneity(sites: Estimates) -> Heterogeneity:
     """Cochran's Q and what follows from it; a coefficient that fewer than two sites have says nothing of it."""
     precision = 1 / sites.variance
     df = np.isfinite(precision).sum(0) - 1
-    mean = np.nansum(precision * sites.value, 0) / np.nansum(precision, 0)
-    Q = np.nansum(precision * (sites.value - mean) ** 2, 0)
     several = df > 0
     with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.nansum(precision * sites.value, 0) / np.nansum(precision, 0)
+        Q = np.nansum(precision * (sites.value - mean) ** 2, 0)
         I2 = np.where(several, np.where(df < Q, 1 - df / Q, 0), np.nan)
         weight = np.nansum(precision, 0) - np.nansum(precision**2, 0) / np.nansum(precision, 0)
         tau2 = np.where(several, np.maximum(Q - df, 0) / weight, np.nan)
@@ -69,7 +69,8 @@ def combine(sites: Estimates) -> Combined:
 
     def mean(variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total = np.nansum(1 / variance, 0)
-        return np.nansum(sites.value / variance, 0) / total, 1 / total
+        with np.errstate(divide="ignore", invalid="ignore"):  # a coefficient that no site has alone
+            return np.nansum(sites.value / variance, 0) / total, 1 / total
 
     tau2 = np.nan_to_num(heterogeneity(sites).tau2)
     return Combined(*mean(sites.variance), *mean(sites.variance + tau2))

@@ -116,11 +116,11 @@ class LinearObjective:
         curvature = curvature if curvature.ndim == 3 else curvature[None, None]
         designs = self._designs()
         return np.block(
-            [[_product(a, curvature[i, j], b) for j, b in enumerate(designs)] for i, a in enumerate(designs)]
+            [[product(a, curvature[i, j], b) for j, b in enumerate(designs)] for i, a in enumerate(designs)]
         )
 
 
-def _product(a: np.ndarray, weights: np.ndarray, b: np.ndarray) -> np.ndarray:
+def product(a: np.ndarray, weights: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Aᵀ diag(weights) B, some rows at a time."""
     total = np.zeros((a.shape[1], b.shape[1]))
     for start in range(0, len(weights), BLOCK):

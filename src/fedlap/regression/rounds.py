@@ -104,8 +104,8 @@ def answer(objective: Loss, g: Broadcast, t: SiteFactor) -> Answer:
     V_k ← ∇²ℓ_k(w_k),        v_k ← V_k w_k − ∇ℓ_k(w_k)
     """
     here = objective.expand(g.w)
-    searching = g.search and np.isfinite(here.hessian).all()
-    w, there = _search(objective, g, t, here) if searching else (g.w, here)
+    finite = np.isfinite(here.loss) and np.isfinite(here.hessian).all()  # else the server steps back
+    w, there = _search(objective, g, t, here) if g.search and finite else (g.w, here)
     return Answer(here.loss, here.gradient, SiteFactor(there.hessian @ w - there.gradient, there.hessian))
 
 

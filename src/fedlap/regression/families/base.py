@@ -54,6 +54,10 @@ class Family:
         """The second derivative of the loss with respect to f."""
         raise NotImplementedError
 
+    def higher(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The third and the fourth derivative of the loss with respect to f, for effects that are integrated out."""
+        raise NotImplementedError
+
     def information(self, f: np.ndarray) -> np.ndarray:
         """What the curvature is expected to be, for standard errors; with the canonical link it is the curvature."""
         return self.curvature(np.zeros(f.shape[-1]), f)

@@ -29,6 +29,10 @@ class BinomialFamily(Family):
     def curvature(self, y, f):
         return expit(f) * expit(-f)
 
+    def higher(self, f):
+        curvature = expit(f) * expit(-f)
+        return curvature * (expit(-f) - expit(f)), curvature * (1 - 6 * curvature)
+
     def mean(self, f):
         return expit(f)
 

@@ -27,6 +27,9 @@ class PoissonFamily(Family):
     def curvature(self, y, f):
         return np.exp(f)
 
+    def higher(self, f):
+        return np.exp(f), np.exp(f)
+
     def mean(self, f):
         return np.exp(f)
 

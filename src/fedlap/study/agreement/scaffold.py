@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedlap.errors import ConfigError
-from fedlap.study.agreement.contract import CommonStudy, Study, resolve
+from fedlap.study.agreement.contract import CommonStudy, Study, read_table, resolve
 from fedlap.study.agreement.keys import make_authority, make_member, write_new
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ def new_regression(folder: str | Path, text: str) -> "RegressionStudy":
     from fedlap.study.agreement.regression import resolve_regression
 
     return _new(Path(folder), text, resolve_regression)
+
+
+def new_from(folder: str | Path, path: str | Path) -> CommonStudy:
+    """Write the folder of the study in a file, of either kind; only a copy of the file gets there."""
+    table, path = read_table(path)
+    make = new_regression if "regression" in table else new_study
+    return make(folder, path.read_text(encoding="utf-8-sig"))
 
 
 def _new(folder: Path, text: str, resolve: Callable[[dict[str, Any], Path], AnyStudy]) -> AnyStudy:

@@ -9,6 +9,9 @@ from fedlap.study.agreement.sections import DEFAULT_ADDRESS
 from fedlap.study.table.columns import Column, Target
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+MODEL = """\
+name = "logistic"        # or "mlp", with hidden = [20]
+bias = true"""
 ALGORITHM = {"name": "fedlap_cov", "delta": 1.0}
 
 TEXT = """\
@@ -38,8 +41,7 @@ classes = {classes}
 missing = {target_missing}
 
 [model]
-name = "logistic"        # or "mlp", with hidden = [20]
-bias = true
+{model}
 
 [solver]                 # what each member does with its own rows in a round
 name = "adam"
@@ -86,7 +88,7 @@ retries = 3              # how often within these a member that does not answer 
 """
 
 DRAFTED = """\
-# DRAFTED from one member's file: types, categories and ranges are guesses. Read every line before you share this.
+# DRAFTED from members' files: types, categories and ranges are guesses. Read every line before you share this.
 """
 
 
@@ -104,8 +106,9 @@ def study_text(
     quorum: int | None = None,
     deadline: float = 300,
     drafted: bool = False,
+    model: dict[str, Any] | None = None,
 ) -> str:
-    """The text of study.toml; `algorithm` is a table of its name and arguments, `quorum` all members by default."""
+    """The text of study.toml; `algorithm` and `model` are tables of a name and arguments, `quorum` all by default."""
     algorithm = ALGORITHM if algorithm is None else algorithm
     return TEXT.format(
         name=_value(name),
@@ -118,6 +121,7 @@ def study_text(
         target=_value(target.name),
         classes=_value(list(target.classes)),
         target_missing=_value(target.missing),
+        model=MODEL if model is None else "\n".join(f"{_key(key)} = {_value(value)}" for key, value in model.items()),
         algorithm="\n".join(f"{_key(key)} = {_value(value)}" for key, value in algorithm.items()),
         address=_value(address),
         quorum=len(members) if quorum is None else quorum,
