@@ -1,5 +1,9 @@
 """The file of a regression: what it may say, what it is told if it says something else, and the design it gives."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -128,6 +132,13 @@ def test_the_text_of_a_study_is_read_back(tmp_path):
     assert [member.name for member in study.members] == ["a", "b"] and study.quorum == 2
     assert study.model.ties == "breslow" and study.model.prior == fedlap.normal(sd=2.5)
     assert resolve_regression(study.shared(), "elsewhere").digest == study.digest
+
+
+def test_the_study_of_the_guide_is_one(tmp_path):
+    guide = (Path(__file__).parent.parent / "docs" / "real-federations.md").read_text()
+    (text,) = [block for block in re.findall(r"^```toml\n(.*?)^```", guide, re.S | re.M) if "[regression]" in block]
+    study = resolve_regression(tomllib.loads(text), "study.toml")
+    assert study.design.names == ("Intercept", "age", "smoker[T.former]", "smoker[T.current]")
 
 
 def test_the_digest_is_of_what_was_said():

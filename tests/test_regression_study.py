@@ -12,6 +12,7 @@ import fedlap
 import regression_studies as regressions
 from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
+from fedlap.study.protocol import checkpoint
 from fedlap.study.protocol.audit import verify
 from fedlap.study.protocol.messages import Reply, Request, decode, encode, pack
 from fedlap.study.protocol.refusals import Reason
@@ -146,6 +147,12 @@ def test_a_server_that_is_stopped_in_any_step_goes_on_to_the_same_bits(tmp_path,
     assert regressions.run(study, files, folder)[1].asked == [], "a run that is over asks nobody"
 
 
+def test_a_question_about_some_weights_is_asked_once(undisturbed):
+    """The sums at the optimum and at the null model, of all three members each time."""
+    kinds = [kind for _, kind, _ in undisturbed[1]]
+    assert kinds.count("closing") == 2 * 3 and kinds.count("losses") == 0
+
+
 def test_a_lost_reply_changes_nothing(tmp_path, undisturbed):
     seen = set()
 
@@ -205,6 +212,32 @@ def test_a_reply_that_cannot_be_used_is_named_and_asked_for_again(kind, tmp_path
     assert refused.member == "south" and words in refused.note
     (waiting,) = [event.note for event in events if event.kind == "waiting"]
     assert waiting == "a regression needs all members; waiting for south"
+
+
+def test_rows_that_cannot_be_fitted_end_the_run(tmp_path):
+    """Separation: another run of the same file would end as this one; a changed file may begin anew."""
+    frames = regressions.hospitals()
+    for frame in frames.values():
+        frame["smoker"] = frame["ill"]
+    study, files = regressions.make(tmp_path, ILL, LOGISTIC, frames)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"coefficients of .*smoker.* have no finite estimate"):
+            regressions.run(study, files, tmp_path)
+    assert checkpoint.read_progress(tmp_path / "server" / "checkpoint.npz").finished
+
+
+def test_a_journal_of_other_requests_is_not_gone_on_with(tmp_path):
+    study, files = regressions.make(tmp_path, ILL, LOGISTIC)
+    _, wire = regressions.run(study, files, tmp_path)
+    (folder,) = (tmp_path / "server").glob("steps-*")
+    third, fourth = folder / "step-000002.npz", folder / "step-000003.npz"
+    whole = third.read_bytes()
+    third.write_bytes(fourth.read_bytes())
+    with pytest.raises(ConfigError, match=r"step-000002\.npz: replies to other requests"):
+        regressions.coordinator(study, wire, tmp_path).run()
+    third.write_bytes(whole[:-100])
+    with pytest.raises(ConfigError, match=r"step-000002\.npz: not a readable state file"):
+        regressions.coordinator(study, wire, tmp_path).run()
 
 
 # What a site refuses --------------------------------------------------------------------------------------------------
@@ -322,10 +355,17 @@ def test_the_saved_model_predicts_as_the_fit_does(saved, tmp_path):
 
 
 def test_a_model_that_was_changed_is_found_out(saved, tmp_path):
-    card = (saved[0] / "model" / "regression.json").read_text()
-    for old, new in [('"female"', '"f"'), ('"format": 1', '"format": 9'), ('"parameters": [', '"parameters": [1, ')]:
-        (tmp_path / "regression.json").write_text(card.replace(old, new, 1))
-        with pytest.raises((DataError, ConfigError), match=r"regression\.json"):
+    card = json.loads((saved[0] / "model" / "regression.json").read_text())
+    levels = {"variables": {**card["design"]["variables"], "sex": {"kind": "category", "levels": ["male", "female"]}}}
+    for change, words in [
+        ({"format": 9}, "a regression of format 9"),
+        ({"design": {**card["design"], **levels}}, "its design is not that of its study"),
+        ({"digest": "0" * 64}, "its design is not that of its study"),
+        ({"parameters": card["parameters"][1:]}, "expected 4 finite ones"),
+        ({"covariance": "none"}, "not the file of a regression"),
+    ]:
+        (tmp_path / "regression.json").write_text(json.dumps({**card, **change}))
+        with pytest.raises(DataError, match=rf"regression\.json: .*{words}"):
             load_regression(tmp_path)
 
 

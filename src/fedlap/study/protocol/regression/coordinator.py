@@ -7,7 +7,7 @@ All members are needed in every step: the answer is that of all rows, or there i
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,11 @@ from fedlap.study.protocol.regression.remote import RemoteSites
 from fedlap.study.protocol.regression.steps import Journal
 
 AnyFit = GlmFit | CoxFit
+Made = TypeVar("Made")
+
+
+class UnfitRows(DataError):
+    """Rows that this regression cannot be fitted to: asking again would not help, so the run is over."""
 
 
 class LeftOut(NamedTuple):
@@ -75,7 +80,11 @@ class RegressionCoordinator:
 
         journal = Journal(self.folder, self.study.digest, progress.run)
         sites = RemoteSites(self.study, progress.run, self.inquiry, journal, count)
-        outcome = self._fit(progress.run, sites)
+        try:
+            outcome = self._fit(progress.run, sites)
+        except UnfitRows:
+            checkpoint.write(self.checkpoint, replace(progress, round=done[0], finished=True), None)
+            raise
         if not progress.finished:
             self._finish(replace(progress, round=done[0], finished=True))
         self.tell(Event("finished", "finish"))
@@ -84,12 +93,12 @@ class RegressionCoordinator:
     def _fit(self, run: str, sites: RemoteSites) -> RegressionOutcome:
         openings = sites.everyone("moments", {}, self._opening)
         model = self.study.model
-        units = model.units(openings)
+        units = _of_these_rows(lambda: model.units(openings))
         standard = pack(Standard(units.scale.shift, units.scale.spread, np.array(units.outcome)))
         sites.everyone("begin", standard, lambda name, reply: check(reply.arrays, {}, name))
-        fit = model.fit(openings, units, sites.objectives(), sites.ask, sites.losses)
+        fit = _of_these_rows(lambda: model.fit(openings, units, sites.objectives(), sites.ask, sites.losses))
         if not np.isfinite(fit.llf):
-            raise DataError(f"the log-likelihood is {fit.llf} at the end; expected columns without huge numbers")
+            raise UnfitRows(f"the log-likelihood is {fit.llf} at the end; expected columns without huge numbers")
         self._note(fit)
         outcome = RegressionOutcome(run, fit, str(fit.summary()), fit.llnull)
         if self.study.robust:
@@ -116,3 +125,11 @@ class RegressionCoordinator:
         requests = {name: Request("finish", self.study.digest, progress.run) for name in self.members}
         self.inquiry.once("finish", requests, lambda name, reply: check(reply.arrays, {}, name))
         checkpoint.write(self.checkpoint, progress, None)
+
+
+def _of_these_rows(make: Callable[[], Made]) -> Made:
+    """What is made of the sites' replies; whatever is wrong with them would be so in every run."""
+    try:
+        return make()
+    except DataError as error:
+        raise UnfitRows(str(error)) from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.errors import DataError
+from fedlap.errors import ConfigError, DataError
 from fedlap.study.protocol import store
 from fedlap.study.protocol.messages import Arrays, Reply, Request, decode, encode, typed
 from fedlap.study.protocol.store import Store
@@ -57,19 +57,23 @@ class Journal:
         self.owner = {"study": study, "run": run}
 
     def replies(self, name: str, requests: Mapping[str, Request]) -> dict[str, Reply] | None:
-        """The replies to these very requests; None if the step has not been done."""
+        """The replies to these very requests; None if the step has not been done. ConfigError at a damaged file."""
         path = self._path(name)
         if not path.exists():
             return None
-        header, arrays = store.read(path)
-        typed(str(path), header, {"study": str, "run": str, "requests": dict})
+        try:
+            header, arrays = store.read(path)
+            typed(str(path), header, {"study": str, "run": str, "requests": dict})
+            replies = {member: decode(array.tobytes(), Reply) for member, array in arrays.items()}
+        except DataError as error:
+            raise ConfigError(str(error)) from error  # of the server's own, and of no member's rows
         asked = {member: request.digest for member, request in requests.items()}
         if {key: header[key] for key in self.owner} != self.owner or header["requests"] != asked:
-            raise DataError(
+            raise ConfigError(
                 f"{path}: replies to other requests than those that follow here; expected the versions of numpy and "
-                "scipy that the run began with. Or move state/run away to give it up"
+                f"scipy that the run began with. To give the run up, move {self.folder.parent} away"
             )
-        return {member: decode(array.tobytes(), Reply) for member, array in arrays.items()}
+        return replies
 
     def keep(self, name: str, requests: Mapping[str, Request], replies: Mapping[str, Reply]) -> None:
         """Keep the replies to a step."""
