@@ -41,17 +41,18 @@ def hospitals(seed=3, sizes=(90, 70, 50)):
     return frames
 
 
-def table(columns, regression, **sections):
+def table(used, regression, **sections):
     """The settings of a study that uses these columns."""
-    chosen = {name: COLUMNS[name] for name in columns}
+    chosen = {name: COLUMNS[name] for name in used}
     study = {"name": "wards", "members": list(MEMBERS), **sections.pop("study", {})}
-    return {"study": study, "columns": {**chosen, **sections.pop("columns", {})}, "regression": regression, **sections}
+    columns, network = {**chosen, **sections.pop("columns", {})}, {"deadline": 0.01, "retries": 0}
+    return {"study": study, "columns": columns, "regression": regression, "network": network, **sections}
 
 
-def make(folder, columns, regression, frames=None, **sections):
+def make(folder, used, regression, frames=None, **sections):
     """A study in a folder, and its members' files."""
-    study = resolve_regression(table(columns, regression, **sections), folder / "study.toml")
-    files = {name: write(folder, name, frame[list(columns)]) for name, frame in (frames or hospitals()).items()}
+    study = resolve_regression(table(used, regression, **sections), folder / "study.toml")
+    files = {name: write(folder, name, frame[list(used)]) for name, frame in (frames or hospitals()).items()}
     return study, files
 
 
@@ -71,7 +72,7 @@ class Wire:
     def __init__(self, study, files, folder, fault=None):
         self.study, self.files, self.folder = study, files, folder
         self.fault = fault or (lambda request, member, data: data)
-        self.asked = []
+        self.asked, self.refusals = [], []
 
     def site(self, name):
         return RegressionSite.of(self.study, name, self.files[name], self.folder / name)
@@ -79,9 +80,12 @@ class Wire:
     def exchange(self, requests, seconds, resend):
         for name, request in requests.items():
             self.asked.append((name, request.kind, request.round))
+            assert self.asked.count(self.asked[-1]) < 5, f"{name} is asked again and again: {self.refusals}"
             received = decode(encode(request), Request)
             # A new site for each message: whatever it needs to know it must find on its disk.
-            data = self.fault(request, name, encode(self.site(name).answer(received)))
+            reply = self.site(name).answer(received)
+            self.refusals += [reply.refusal] if reply.refusal else []
+            data = self.fault(request, name, encode(reply))
             if data is not None:
                 try:
                     yield name, decode(data, Reply)

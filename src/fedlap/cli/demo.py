@@ -17,7 +17,7 @@ from fedlap.experiments import spec
 from fedlap.run.simulation import Simulation
 from fedlap.study import model as fitted
 from fedlap.study.agreement import example, scaffold
-from fedlap.study.agreement.contract import Study
+from fedlap.study.agreement.contract import CommonStudy, Study
 from fedlap.study.protocol.messages import digest, pack
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.table.encoding import pool
@@ -76,18 +76,18 @@ def make(folder: Path, rounds: int, algorithm: str, **options: Any) -> tuple[Stu
     return study, example.example_files(folder / "data")
 
 
-def start_server(processes: Processes, study: Study, name: str = "server") -> None:
+def start_server(processes: Processes, study: CommonStudy, name: str = "server") -> None:
     """Start the study's server and wait until it is ready."""
     processes.start(name, "server", study.path)
     processes.wait_for(name, "ready.", START)
 
 
-def start_node(processes: Processes, study: Study, name: str, path: Path) -> None:
+def start_node(processes: Processes, study: CommonStudy, name: str, path: Path) -> None:
     """Start the node of one member with its file."""
     processes.start(name, "node", study.path, "--name", name, "--data", path)
 
 
-def start_run(processes: Processes, study: Study) -> None:
+def start_run(processes: Processes, study: CommonStudy) -> None:
     """Start the coordinator."""
     processes.start("run", "study", "run", study.path)
 

@@ -4,9 +4,9 @@ request                      reply
 moments                      Opening and the versions of programs
 begin      Standard
 answer     Question          Answer
-closing    OnePoint          Closing, or of a Cox regression Pairs
-losses     Points            LossesThere
-meat       OnePoint          Meat
+closing    Weights           Closing, or of a Cox regression Pairs
+losses     SeveralWeights    LossesThere
+meat       Weights           Meat
 finish
 """
 
@@ -47,13 +47,13 @@ class Question(NamedTuple):
     search: np.ndarray  # []
 
 
-class OnePoint(NamedTuple):
+class Weights(NamedTuple):
     """Weights at which a site is to say something."""
 
     w: np.ndarray  # [P]
 
 
-class SeveralPoints(NamedTuple):
+class SeveralWeights(NamedTuple):
     """Several weights."""
 
     w: np.ndarray  # [m, P]
@@ -104,7 +104,9 @@ def read_opening(study: RegressionAgreement, arrays: Arrays, source: str) -> Ope
     read = unpack(arrays, form, source)
     check_size(study, source, int(read.complete))
     for moments in (read.columns, read.outcome):
-        if (np.diag(moments.products) < 0).any() or not np.array_equal(moments.products, moments.products.T):
+        squares = np.diag(moments.products)
+        rounding = 1e-9 * np.sqrt(np.abs(np.outer(squares, squares)))
+        if (squares < 0).any() or (np.abs(moments.products - moments.products.T) > rounding).any():
             raise DataError(f"{source}: no rows have these products")
     if not read.rows > 0 or read.columns.rows <= 0 or not 0 <= read.events <= read.rows:
         raise DataError(f"{source}: {read.rows:g} rows, {read.events:g} events; no file has so many")
@@ -147,14 +149,14 @@ def read_answer(arrays: Arrays, size: int, source: str) -> Answer:
     return answer._replace(loss=float(answer.loss))
 
 
-def read_point(study: RegressionAgreement, arrays: Arrays, source: str) -> OnePoint:
+def read_point(study: RegressionAgreement, arrays: Arrays, source: str) -> Weights:
     """Weights at which a site is to say something."""
-    return unpack(arrays, OnePoint(_real(study.model.size)), source)
+    return unpack(arrays, Weights(_real(study.model.size)), source)
 
 
-def read_points(study: RegressionAgreement, arrays: Arrays, source: str) -> SeveralPoints:
+def read_points(study: RegressionAgreement, arrays: Arrays, source: str) -> SeveralWeights:
     """Several weights, as many as the study allows."""
-    points = unpack(arrays, SeveralPoints(_real(None, study.model.size)), source)
+    points = unpack(arrays, SeveralWeights(_real(None, study.model.size)), source)
     if not 1 <= len(points.w) <= most_points(study):
         raise DataError(f"{source}: {len(points.w)} weights; expected at most {most_points(study)}")
     return points

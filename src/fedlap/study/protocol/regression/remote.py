@@ -20,9 +20,9 @@ from fedlap.study.protocol.inquiry import Inquiry
 from fedlap.study.protocol.messages import Arrays, Reply, Request, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
-    OnePoint,
     Question,
-    SeveralPoints,
+    SeveralWeights,
+    Weights,
     read_answer,
     read_closing,
     read_losses,
@@ -82,7 +82,7 @@ class RemoteSites:
     def losses_of(self, names: Iterable[str], points: np.ndarray) -> dict[str, np.ndarray]:
         """The losses of some sites at several points."""
         read = lambda name, reply: read_losses(reply.arrays, len(points), name).losses
-        return self._step("losses", dict.fromkeys(names, pack(SeveralPoints(points))), read)
+        return self._step("losses", dict.fromkeys(names, pack(SeveralWeights(points))), read)
 
     def _at(self, kind: str, w: np.ndarray, ask: Callable[[], dict[str, Read]]) -> dict[str, Read]:
         """What all sites say of some weights, asked once."""
@@ -106,7 +106,7 @@ class RemoteSites:
         return self._at("meat", w, lambda: self._step("meat", self._everywhere(w), read))
 
     def _everywhere(self, w: np.ndarray) -> dict[str, Arrays]:
-        return dict.fromkeys(self.members, pack(OnePoint(w)))
+        return dict.fromkeys(self.members, pack(Weights(w)))
 
     def _stamp(self, name: str, factor: SiteFactor) -> int:
         """The step whose answer had this factor."""
