@@ -115,6 +115,8 @@ def test_successes_of_trials(sites):
     np.testing.assert_allclose(ours.params, theirs.params, rtol=1e-6)
     np.testing.assert_allclose(ours.bse, theirs.bse, rtol=1e-6)
     np.testing.assert_allclose([ours.llf, ours.deviance], [theirs.llf, theirs.deviance], rtol=1e-8)
+    with pytest.raises(ConfigError, match="takes trials for rows"):
+        ours.robust("rows")
 
 
 def test_an_exposure_is_the_logarithm_of_an_offset(sites):

@@ -42,7 +42,7 @@ def test_kill_a_node_and_the_server_and_end_in_the_pooled_answer(tmp_path):
     columns = [Column.parse(name, regressions.COLUMNS[name]) for name in USED]
     settings = {"formula": FORMULA, "family": "binomial", "robust": True}
     text = regression_text(
-        "wards", regressions.MEMBERS, columns, settings, address=f"127.0.0.1:{free_port()}", deadline=60
+        "wards", regressions.MEMBERS, columns, settings, address=f"127.0.0.1:{free_port()}", deadline=20
     )
     study = new_regression(tmp_path / "wards", text)
     files = {name: regressions.write(tmp_path, name, frames[name][USED]) for name in regressions.MEMBERS}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -107,6 +107,14 @@ class GlmFit(SitesFit):
     def head(self) -> list[tuple[str, str]]:
         scale = [("scale", f"{self.scale:.6g}")] if self.family.has_scale else []
         return [*super().head(), ("deviance", f"{self.deviance:.4f}, null {self.null_deviance:.4f}"), *scale]
+
+    def robust(self, kind: str) -> Self:
+        """The same fit with standard errors that hold if the family is wrong: a sandwich over "rows" or "sites"."""
+        if kind == "rows" and self.design.roles.trials is not None:
+            raise ConfigError('robust("rows") takes trials for rows, and these are counted together; use "sites"')
+                'robust("rows") takes trials for rows, and these are counted together; use robust("sites")'
+            )
+        return super().robust(kind)
 
     def predict(self, new: Any, interval: float | None = None) -> Any:
         """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely."""
