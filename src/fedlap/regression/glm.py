@@ -112,8 +112,6 @@ class GlmFit(SitesFit):
         """The same fit with standard errors that hold if the family is wrong: a sandwich over "rows" or "sites"."""
         if kind == "rows" and self.design.roles.trials is not None:
             raise ConfigError('robust("rows") takes trials for rows, and these are counted together; use "sites"')
-                'robust("rows") takes trials for rows, and these are counted together; use robust("sites")'
-            )
         return super().robust(kind)
 
     def predict(self, new: Any, interval: float | None = None) -> Any:
