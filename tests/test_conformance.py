@@ -17,9 +17,8 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import parties
 from fedlap.engines.parties import Moment
 from fedlap.engines.sequential import run_client, run_server
-from fedlap.models.layers import Dense, Flatten
 from fedlap.models.likelihood import Categorical
-from fedlap.models.network import Network
+from fedlap.models.network import Dense, Flatten, Network
 from methods import HYPER, TRACES, after, build, finish, simulation
 
 # Where the moments of Adam are kept too: what is optimised is a vector, a Gaussian, or either of them with a memory.

@@ -12,10 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from fedlap.models import curvature
 from fedlap.models.curvature import ExactHessian, Examples, GaussNewton
-from fedlap.models.layers import Activation, Convolution, Dense, Flatten, MaxPool
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import Model, as_model
-from fedlap.models.network import Network, logistic, mlp, zenke_cnn
+from fedlap.models.network import Activation, Convolution, Dense, Flatten, MaxPool, Network, logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 CLASSES = 3

@@ -15,8 +15,7 @@ from fedlap.algebra.soft_labels import SoftLabels, weigh
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines import ENGINES, SMALL, brief, choose, loop, parties, sequential, vectorised
 from fedlap.engines.round import ClientState, answered
-from fedlap.models.layers import Activation, Dense, Dropout, Flatten
-from fedlap.models.network import Network
+from fedlap.models.network import Activation, Dense, Dropout, Flatten, Network
 from methods import after, build, simulation
 
 MODELS = {

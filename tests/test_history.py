@@ -17,8 +17,7 @@ import fedlap
 from drawn import FOUR, federation
 from fedlap.errors import ConfigError, DataError
 from fedlap.models import blueprint
-from fedlap.models.layers import Dense, Dropout, Flatten
-from fedlap.models.network import Network
+from fedlap.models.network import Dense, Dropout, Flatten, Network
 from fedlap.run import saved
 
 MODEL = fedlap.logistic(bias=True)

@@ -25,7 +25,7 @@ from fedlap.experiments import results
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.spec import Train, resolve
 from fedlap.experiments.sweep import Cell
-from fedlap.models import MODELS, curvature, layers, likelihood, network
+from fedlap.models import MODELS, curvature, likelihood, network
 from fedlap.models.blueprint import LAYERS
 from fedlap.run.grid import Grid
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS
@@ -194,7 +194,7 @@ def test_one_more_argument_refuses_no_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
     begun = eventful(likelihood=likelihood.categorical)
     before, first, whole = begun.describe(), finish(begun, 1, checkpoint=path), finish(begun, 2)
-    longer = {name: grown(getattr(layers, name)) for name in ("Flatten", "Dense")}
+    longer = {name: grown(getattr(network, name)) for name in ("Flatten", "Dense")}
     monkeypatch.setattr(network, "Flatten", longer["Flatten"])
     monkeypatch.setattr(network, "Dense", longer["Dense"])
     monkeypatch.setitem(ALGORITHMS, "fedlap_cov", grown(ALGORITHMS["fedlap_cov"]))
@@ -251,8 +251,8 @@ def test_what_is_no_default_to_leave_out_is_kept():
     assert cell(settings(), held_out=0.25).digest != digest()
     drawn = lambda key, shape, fan_in: jnp.ones(shape)
     drawn.__qualname__ = "uniform"
-    assert identity.said(layers.Dense, {"bias": 1, "width": None}) == {"bias": 1}  # 1 is not true
-    assert identity.of(layers.Dense(draw=drawn)) != identity.of(layers.Dense()) == {"Dense": {}}
+    assert identity.said(network.Dense, {"bias": 1, "width": None}) == {"bias": 1}  # 1 is not true
+    assert identity.of(network.Dense(draw=drawn)) != identity.of(network.Dense()) == {"Dense": {}}
 
 
 def test_of_a_class_of_somebody_else_every_value_counts():

@@ -10,10 +10,9 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError
-from fedlap.models import layers
-from fedlap.models.layers import Activation, Convolution, Dense, Dropout
+from fedlap.models import network
 from fedlap.models.model import Model, as_model, check_outputs
-from fedlap.models.network import Network, acar_cnn, logistic, mlp, zenke_cnn
+from fedlap.models.network import Activation, Convolution, Dense, Dropout, Network, acar_cnn, logistic, mlp, zenke_cnn
 
 KEY = jax.random.key(0)
 
@@ -86,11 +85,11 @@ def test_tiny_products_have_the_gradients_of_products(monkeypatch):
     inputs, weight = batch(4, 3), batch(2, 3)
 
     def all_of_it():
-        function = lambda x, w: jnp.tanh(layers.product(x, w)).sum()
-        return layers.product(inputs, weight), jax.grad(function, (0, 1))(inputs, weight)
+        function = lambda x, w: jnp.tanh(network.product(x, w)).sum()
+        return network.product(inputs, weight), jax.grad(function, (0, 1))(inputs, weight)
 
     written_out = all_of_it()
-    monkeypatch.setattr(layers, "TINY", 0)
+    monkeypatch.setattr(network, "TINY", 0)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), written_out, all_of_it())
 
 

@@ -14,9 +14,8 @@ import oracle
 from closeness import dense, distance, flat
 from drawn import FOUR, THREE, SigmaPoints, Squared, federation, memory, points
 from fedlap.algorithms import ALGORITHMS
-from fedlap.models.layers import Dense, Flatten
 from fedlap.models.likelihood import categorical
-from fedlap.models.network import Network
+from fedlap.models.network import Dense, Flatten, Network
 
 ROUNDS = 20
 TOLERANCE = 1e-9  # relative; 1e-14 is usual, and twenty rounds may stretch it

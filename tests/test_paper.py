@@ -21,8 +21,7 @@ from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import DampedFactor, Gaussian, Laplace
 from fedlap.engines.round import server_round
-from fedlap.models.layers import Dense, Flatten
-from fedlap.models.network import Network
+from fedlap.models.network import Dense, Flatten, Network
 from oracle import energy, line, softmax, square, squared
 
 

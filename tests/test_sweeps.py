@@ -11,14 +11,14 @@ import pytest
 
 import fedlap
 from fedlap.errors import ConfigError, DataError
-from fedlap.experiments import jobs, results, summary
+from fedlap.experiments import results, runner, summary
 from fedlap.experiments import runner as carry
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.runner import Advanced, Planned, carry_out
 from sweeping import NETWORK, TABLE, make, run
 
 # What runs, and up to which length a few runs of a small model are made one after the other.
-WAYS = [(TABLE, 0), (TABLE, jobs.SHORT), (NETWORK, 0)]
+WAYS = [(TABLE, 0), (TABLE, runner.SHORT), (NETWORK, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +82,17 @@ def test_a_few_short_runs_give_what_single_runs_give(tmp_path):
         )
         np.testing.assert_allclose(result.curves["test"].nll, single.nll, atol=1e-4)
         np.testing.assert_allclose(result.curves["test"].accuracy, single.accuracy, atol=1e-4)
-    longer = plain(train={"rounds": jobs.SHORT + 1, "seeds": [1, 2]})
-    assert [len(job) for job in jobs.batches(longer.final())] == [2, 2]
-    more = plain(train={"rounds": 3, "seeds": list(range(jobs.FEW + 1))})
-    assert [len(job) for job in jobs.batches(more.final())] == [jobs.FEW + 1] * 2
+    longer = plain(train={"rounds": runner.SHORT + 1, "seeds": [1, 2]})
+    assert [len(job) for job in runner.batches(longer.final())] == [2, 2]
+    more = plain(train={"rounds": 3, "seeds": list(range(runner.FEW + 1))})
+    assert [len(job) for job in runner.batches(more.final())] == [runner.FEW + 1] * 2
 
 
 def test_data_are_read_once(tmp_path, monkeypatch):
     """Not once a run; where seeds divide them anew, once a seed."""
     read = []
-    loaded = jobs.load
-    monkeypatch.setattr(jobs, "load", lambda **arguments: read.append(arguments) or loaded(**arguments))
+    loaded = runner.load
+    monkeypatch.setattr(runner, "load", lambda **arguments: read.append(arguments) or loaded(**arguments))
     run(plain(), tmp_path / "x.jsonl")
     assert read == [{"name": "heart", "preset": "standard"}]
     run(plain(), tmp_path / "y.jsonl")
@@ -196,8 +196,8 @@ def test_a_result_without_what_is_asked_for_does_not_count(finished, tmp_path):
 def test_a_stopped_run_goes_on_from_its_last_round(tmp_path, monkeypatch, table, short):
     """To the same bits as one that was never stopped, as a compiled batch, as a few runs with one program, and one by
     one as on an accelerator."""
-    monkeypatch.setattr(jobs, "CHECKPOINT_SHARE", np.inf)
-    monkeypatch.setattr(jobs, "SHORT", short)
+    monkeypatch.setattr(runner, "CHECKPOINT_SHARE", np.inf)
+    monkeypatch.setattr(runner, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     _, whole = run(sweep, tmp_path / "whole.jsonl")
@@ -315,7 +315,7 @@ def test_no_mean_is_of_two_precisions(finished):
 
 @pytest.mark.parametrize(("table", "short"), WAYS, ids=["batch", "few", "in turn"])
 def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, table, short):
-    monkeypatch.setattr(jobs, "SHORT", short)
+    monkeypatch.setattr(runner, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     table = {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}}
     steps = carry_out(cells.make("tiny", table), path := tmp_path / "x.jsonl")
@@ -330,7 +330,7 @@ def test_a_checkpoint_of_other_curves_is_not_in_the_way(tmp_path, monkeypatch, t
 @pytest.mark.parametrize(("table", "short"), WAYS, ids=["batch", "few", "in turn"])
 @pytest.mark.parametrize("damage", [b"not an archive", None], ids=["damaged", "of another version"])
 def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch, table, short, damage):
-    monkeypatch.setattr(jobs, "SHORT", short)
+    monkeypatch.setattr(runner, "SHORT", short)
     monkeypatch.setattr(carry.jax, "default_backend", lambda: "not a cpu")
     sweep = cells.make("tiny", {**table, "algorithms": {"fedavg": {}}, "sweep": {"every": {"epochs": [1]}}})
     steps = carry_out(sweep, path := tmp_path / "x.jsonl")
@@ -340,19 +340,19 @@ def test_a_checkpoint_that_is_of_no_use_is_not_in_the_way(tmp_path, monkeypatch,
     if damage:
         left.write_bytes(damage)
     else:
-        monkeypatch.setattr(jobs.checkpoints, "FORMAT", jobs.checkpoints.FORMAT + 1)
+        monkeypatch.setattr(runner.checkpoints, "FORMAT", runner.checkpoints.FORMAT + 1)
     events, done = run(sweep, path)
     assert next(event.round for event in events if isinstance(event, Advanced)) == 1  # from the beginning
     assert len(done) == 2 and not list(tmp_path.glob("*.checkpoints"))
 
 
-@pytest.mark.parametrize("divide", [jobs.one_each, jobs.batches], ids=["run", "batch"])
+@pytest.mark.parametrize("divide", [runner.one_each, runner.batches], ids=["run", "batch"])
 def test_a_checkpoint_of_a_finished_run_goes(finished, tmp_path, divide):
     """One that a process killed between its last line and its last act has left."""
     path = tmp_path / "x.jsonl"
     path.write_text(finished[0].read_text())
-    conditions = jobs.Conditions(None, False, tmp_path / "x.jsonl.checkpoints")
-    left = jobs.checkpoint_of(divide(make().final())[-1], conditions)
+    conditions = runner.Conditions(None, False, tmp_path / "x.jsonl.checkpoints")
+    left = runner.checkpoint_of(divide(make().final())[-1], conditions)
     left.parent.mkdir()
     left.touch()
     run(make(), path)

@@ -15,10 +15,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedlap.arrays import Array, Key, Number, Tree
-from fedlap.models.layers import Weighted, sum_of_squares
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
-from fedlap.models.network import Network
+from fedlap.models.network import Network, Weighted, sum_of_squares
 
 # Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples
 # cannot, and their bound only keeps the memory in hand.
