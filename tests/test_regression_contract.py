@@ -110,6 +110,10 @@ WRONG = {
         "parameters_per_row is 1.5; expected a number between 0 and 1",
     ),
     "robust in words": (lambda: resolve(changed(robust="rows")), "robust is 'rows'; expected true or false"),
+    "robust over trials": (
+        lambda: resolve(changed(robust=True, trials="treated"), [*USED, "treated"]),
+        "robust takes rows one by one, and trials counts them together",
+    ),
     "a role that is no column": (lambda: resolve(changed(weights=3)), "weights is 3; expected the name of a column"),
 }
 

@@ -167,6 +167,8 @@ def _section(table: dict[str, Any]) -> RegressionSection:
     for name in ("robust", "influence"):
         if not isinstance(getattr(section, name), bool):
             raise ConfigError(f"regression.{name} is {getattr(section, name)!r}; expected true or false")
+    if section.robust and section.trials is not None:
+        raise ConfigError("regression.robust takes rows one by one, and trials counts them together; leave one out")
     return section
 
 
