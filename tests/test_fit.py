@@ -11,7 +11,11 @@ from lifelines.datasets import load_rossi
 
 import fedlap
 from cohorts import drawn_hospitals
+from fedlap.cli.predictor import InProcess
 from fedlap.study.agreement.example import example_files
+from fedlap.study.agreement.reading import read_study
+from fedlap.study.protocol.regression.coordinator import RegressionCoordinator
+from fedlap.study.protocol.regression.site import RegressionSite
 
 FAMILIES = {
     "gaussian": ("pressure", {}),
@@ -108,6 +112,24 @@ def test_without_a_file_it_fits_the_four_bundled_hospitals(tmp_path):
     np.testing.assert_allclose([float(read[name]["coefficient"]) for name in ours.params.index], ours.params, rtol=1e-9)
     assert "family: binomial, as diagnosis has two values" in done.stdout
     assert (tmp_path / "out" / "data" / "va.csv").exists()
+
+
+def test_its_study_file_is_one_for_a_network(files, tmp_path):
+    """As its last line says: keys are made for it, a site's file fits it, and its coordinator comes to the same."""
+    _, paths = files
+    done = fit(*paths.values(), "--formula", "ill ~ age + sex", "--output", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "fedlap", "study"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
+    made = subprocess.run([*command, "new", "wards", "--from", "out/study.toml"], **options)
+    assert made.returncode == 0 and "members/north.key" in made.stdout, made.stderr
+    checked = subprocess.run([*command, "check", "wards", "--name", "north", "--data", str(paths["north"])], **options)
+    assert checked.returncode == 0 and "Nothing was sent" in checked.stdout, checked.stderr
+    study = read_study(tmp_path / "wards")
+    sites = {name: RegressionSite.of(study, name, path, tmp_path / "state" / name) for name, path in paths.items()}
+    found = RegressionCoordinator(study, InProcess(sites), tmp_path / "server").run().fit
+    read = coefficients(tmp_path / "out")
+    assert [float(read[name]["coefficient"]) for name in found.params.index] == found.params.tolist()
 
 
 def test_a_model_that_predicts_from_the_same_files(files, tmp_path):
