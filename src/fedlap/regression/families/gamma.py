@@ -18,33 +18,33 @@ class GammaFamily(Family):
     has_scale = True
     expected = "a number above 0"
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> np.ndarray:
         return ~((y > 0) & np.isfinite(y))
 
-    def loss(self, y, f):
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return y * np.exp(-f) + f
 
-    def slope(self, y, f):
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 1 - y * np.exp(-f)
 
-    def curvature(self, y, f):
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return y * np.exp(-f)
 
-    def information(self, f):
+    def information(self, f: np.ndarray) -> np.ndarray:
         return np.ones_like(f)
 
-    def mean(self, f):
+    def mean(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f)
 
-    def variance(self, f):
+    def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(2 * f)
 
-    def deviance(self, y, f):
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 2 * (self.loss(y, f) - 1 - np.log(y))
 
-    def constant(self, y, trials):
+    def constant(self, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
         return np.log(y)
 
-    def log_likelihood(self, loss, constant, rows, scale):
+    def log_likelihood(self, loss: float, constant: float, rows: float, scale: float) -> float:
         k = 1 / scale
         return (k - 1) * constant - k * loss + rows * (k * np.log(k) - gammaln(k))

@@ -16,26 +16,26 @@ class GaussianFamily(Family):
     has_scale = True
     expected = "a finite number"
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> np.ndarray:
         return ~np.isfinite(y)
 
-    def loss(self, y, f):
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return (y - f) ** 2 / 2
 
-    def slope(self, y, f):
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return f - y
 
-    def curvature(self, y, f):
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return np.ones_like(f)
 
-    def mean(self, f):
+    def mean(self, f: np.ndarray) -> np.ndarray:
         return f
 
-    def variance(self, f):
+    def variance(self, f: np.ndarray) -> np.ndarray:
         return np.ones_like(f)
 
-    def deviance(self, y, f):
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return (y - f) ** 2
 
-    def log_likelihood(self, loss, constant, rows, scale):
+    def log_likelihood(self, loss: float, constant: float, rows: float, scale: float) -> float:
         return -rows / 2 * (np.log(2 * np.pi * 2 * loss / rows) + 1)

@@ -21,30 +21,30 @@ class MultinomialFamily(Family):
         self.predictors = levels - 1
         self.expected = f"the number of a level, 0 to {levels - 1}"
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> np.ndarray:
         return ~((y >= 0) & (y <= self.predictors) & (y == np.floor(y)))
 
-    def _chosen(self, y):
+    def _chosen(self, y: np.ndarray) -> np.ndarray:
         return np.arange(1, self.predictors + 1)[:, None] == y
 
-    def _complete(self, f):
+    def _complete(self, f: np.ndarray) -> np.ndarray:
         return np.concatenate([np.zeros((1, f.shape[1])), f])
 
-    def loss(self, y, f):
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return logsumexp(self._complete(f), axis=0) - (self._chosen(y) * f).sum(0)
 
-    def slope(self, y, f):
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return self.mean(f)[1:] - self._chosen(y)
 
-    def curvature(self, y, f):
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         p = self.mean(f)[1:]
         return p[:, None] * (np.eye(self.predictors)[:, :, None] - p[None])
 
-    def mean(self, f):
+    def mean(self, f: np.ndarray) -> np.ndarray:
         return softmax(self._complete(f), axis=0)
 
-    def variance(self, f):
+    def variance(self, f: np.ndarray) -> np.ndarray:
         return self.mean(f) * (1 - self.mean(f))
 
-    def deviance(self, y, f):
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 2 * self.loss(y, f)

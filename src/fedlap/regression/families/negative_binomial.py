@@ -21,18 +21,18 @@ class NegativeBinomialFamily(Family):
     def __init__(self, levels: int = 2) -> None:
         self.predictors = 2
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> np.ndarray:
         return ~((y >= 0) & np.isfinite(y))
 
-    def loss(self, y, f):
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         mean, r = np.exp(f[0]), np.exp(-f[1])
         return y * np.log(r + mean) + r * np.log1p(mean / r) - y * f[0] - gammaln(y + r) + gammaln(r)
 
-    def slope(self, y, f):
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         mean, r = np.exp(f[0]), np.exp(-f[1])
         return np.stack([r * (mean - y) / (r + mean), -r * self._by_r(y, mean, r)])
 
-    def curvature(self, y, f):
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         mean, r = np.exp(f[0]), np.exp(-f[1])
         own = mean * r * (r + y) / (r + mean) ** 2
         mixed = -r * mean * (mean - y) / (r + mean) ** 2
@@ -40,19 +40,19 @@ class NegativeBinomialFamily(Family):
         shape = r * self._by_r(y, mean, r) + r**2 * twice
         return np.stack([np.stack([own, mixed]), np.stack([mixed, shape])])
 
-    def _by_r(self, y, mean, r):
+    def _by_r(self, y: np.ndarray, mean: np.ndarray, r: np.ndarray) -> np.ndarray:
         """The derivative of the loss with respect to r."""
         return np.log1p(mean / r) + (y - mean) / (r + mean) - psi(y + r) + psi(r)
 
-    def mean(self, f):
+    def mean(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f[0])
 
-    def variance(self, f):
+    def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f[0]) + np.exp(2 * f[0] + f[1])
 
-    def deviance(self, y, f):
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         mean, r = np.exp(f[0]), np.exp(-f[1])
         return 2 * (xlogy(y, y / mean) - (y + r) * np.log((y + r) / (mean + r)))
 
-    def constant(self, y, trials):
+    def constant(self, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
         return -gammaln(y + 1)

@@ -15,29 +15,29 @@ class PoissonFamily(Family):
     ratio = "rate ratio"
     expected = "a count, 0 or above"
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> np.ndarray:
         return ~((y >= 0) & np.isfinite(y))
 
-    def loss(self, y, f):
+    def loss(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return np.exp(f) - y * f
 
-    def slope(self, y, f):
+    def slope(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return np.exp(f) - y
 
-    def curvature(self, y, f):
+    def curvature(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return np.exp(f)
 
-    def higher(self, f):
+    def higher(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.exp(f), np.exp(f)
 
-    def mean(self, f):
+    def mean(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f)
 
-    def variance(self, f):
+    def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f)
 
-    def deviance(self, y, f):
+    def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 2 * (self.loss(y, f) + xlogy(y, y) - y)
 
-    def constant(self, y, trials):
+    def constant(self, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
         return -gammaln(y + 1)
