@@ -329,6 +329,26 @@ def test_counts_that_vary_no_more_than_poissons():
         fedlap.glm("y ~ x", many, family="negative_binomial")
 
 
+def test_a_fit_that_does_not_converge_says_so(sites, monkeypatch):
+    monkeypatch.setattr("fedlap.regression.rounds.LIMIT", 2)
+    with pytest.warns(fedlap.DivergedWarning, match=r"not converged after 2 rounds: Newton's decrement is .*prior"):
+        fit = fedlap.glm(f"ill ~ {RIGHT}", sites)
+    assert not fit.converged and "NOT CONVERGED" in str(fit.summary())
+
+
+def test_ratios_are_of_coefficients_alone(sites):
+    fit = fedlap.glm(f"claims ~ {RIGHT}", sites, family="negative_binomial")
+    assert list(fit.exp.index) == list(fit.params.index[:-1])
+    np.testing.assert_allclose(fit.exp["rate ratio"], np.exp(fit.params[:-1]))
+
+
+def test_a_step_that_was_taken_back_is_told():
+    """Sites of one class each, and nothing but an intercept to fit."""
+    ones = {"a": 0, "b": 0, "c": 98, "d": 100}
+    fit = fedlap.glm("y ~ 1", {name: {"y": (np.arange(100) < count).astype(int)} for name, count in ones.items()})
+    assert "the pooled loss rose, and the step was taken back" in str(fit.summary())
+
+
 def test_a_misspelt_keyword(sites):
     with pytest.raises(ConfigError, match="did you mean 'family'"):
         fedlap.glm(f"ill ~ {RIGHT}", sites, famly="poisson")

@@ -1,12 +1,13 @@
 """A regression over sites: their losses on standardised columns, the optimum, and what sites must not be blamed for."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError, DataError, DivergedWarning
 from fedlap.regression.objective import Expansion, Loss, Objective
 from fedlap.regression.rounds import (
     FLAT,
@@ -48,7 +49,7 @@ class Regression:
     def optimum(self, begin: Broadcast | None = None, known: Mapping | None = None) -> Optimum:
         """The optimum of the pooled loss; an error that names the columns if there is none."""
         try:
-            return maximise(self.sites, self.prior, begin, known, self.ask)
+            found = maximise(self.sites, self.prior, begin, known, self.ask)
         except FlatError as flat:
             part = np.abs(flat.direction)
             named = [str(self.names[j]) for j in map(int, np.flatnonzero(part > 0.1 * part.max()))]
@@ -59,6 +60,16 @@ class Regression:
                 "perfectly (separation), or the rows say nothing of them; leave a column out, join levels, or give a "
                 "prior, such as prior=fedlap.normal(sd=2.5)"
             ) from flat
+
+        if not found.converged:
+            warnings.warn(
+                f"not converged after {len(found.rounds)} rounds: Newton's decrement is "
+                f"{found.rounds[-1].decrement:.1e}, expected below 1e-9; do not use these numbers, and try a prior, "
+                "such as prior=fedlap.normal(sd=2.5)",
+                DivergedWarning,
+                stacklevel=2,
+            )
+        return found
 
     def continued(self, w: np.ndarray, known: Mapping[str, SiteFactor]) -> Optimum:
         """The optimum, from weights and factors that another regression of the same sites has ended with."""

@@ -307,7 +307,11 @@ class SitesFit:
         """What stands below it."""
         mixed = self.heterogeneity
         doubtful = [label(name) for name, p in zip(self.index, mixed["p"], strict=True) if p < 0.05]
-        return [f"Sites differ by more than chance (Q, p < 0.05): {', '.join(doubtful)}"] if doubtful else []
+        rose = sum(each.note.startswith("the loss rose") for each in self.optimum.rounds)
+        return [
+            *([f"Sites differ by more than chance (Q, p < 0.05): {', '.join(doubtful)}"] if doubtful else []),
+            *([f"In {rose} rounds the pooled loss rose, and the step was taken back."] if rose else []),
+        ]
 
     def summary(self) -> Summary:
         """The table of coefficients, with what it was fitted to and how; print it."""

@@ -96,8 +96,9 @@ class GlmFit(SitesFit):
         """e to the power of each coefficient, with its interval: odds, rate or mean ratios."""
         if not self.family.ratio:
             raise ConfigError(f"with the {self.family.link} link e to the power of a coefficient means nothing")
-        low, high = self._interval(0.05)
-        return frame(np.exp(np.stack([self._values, low, high], 1)), self.index, [self.family.ratio, "lower", "upper"])
+        own = len(self._values) - self.family.shapes  # e to the power of a dispersion is nothing
+        numbers = np.exp(np.stack([self._values, *self._interval(0.05)], 1)[:own])
+        return frame(numbers, self.index[:own], [self.family.ratio, "lower", "upper"])
 
     @property
     def title(self) -> str:

@@ -101,7 +101,7 @@ def coefficients(fit: SitesFit, of: Subject) -> Markup:
         ratios = getattr(fit, "exp").to_numpy()  # noqa: B009
         lines = [
             [label(name), *(value(e, words.ratio(x)) for e, x in zip(row, (b, low, high), strict=True))]
-            for name, row, (b, *_, low, high), free in zip(fit.index, ratios, numbers, null, strict=True)
+            for name, row, (b, *_, low, high), free in zip(fit.index, ratios, numbers, null, strict=False)  # no shapes
             if not free
         ]
         if lines:
