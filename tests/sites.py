@@ -8,7 +8,8 @@ import fedlap
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.round import Method
 from fedlap.engines.setup import Plan, draw_batches
-from fedlap.study.protocol.coordinator import Coordinator, Policy
+from fedlap.study.protocol.coordinator import Coordinator
+from fedlap.study.protocol.inquiry import Patience
 from fedlap.study.protocol.messages import Reply, Request, decode, encode
 from fedlap.study.protocol.site import Site
 from fedlap.study.protocol.terms import Rows, Terms
@@ -109,6 +110,6 @@ class Loopback:
 
 
 def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None):
-    policy = Policy(quorum, deadline=0.01, retries=0)
+    patience = Patience(quorum, deadline=0.01, retries=0)
     transport = transport or Loopback(terms, folder)
-    return Coordinator(terms, lambda name, statistics: None, policy, transport, folder / "server", tell)
+    return Coordinator(terms, lambda name, statistics: None, patience, transport, folder / "server", tell)

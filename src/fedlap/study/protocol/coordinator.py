@@ -28,7 +28,7 @@ from fedlap.study.protocol.contents import (
     read_statistics,
     versions,
 )
-from fedlap.study.protocol.inquiry import Answered, Event, Inquiry, Policy, Transport
+from fedlap.study.protocol.inquiry import Answered, Event, Inquiry, Patience, Transport
 from fedlap.study.protocol.messages import Reply, Request, check, on_device, pack, unpack
 from fedlap.study.protocol.metrics import score
 from fedlap.study.protocol.terms import Agreement, Start, Terms
@@ -54,13 +54,13 @@ class Coordinator:
         self,
         terms: Terms,
         check_statistics: Callable[[str, Statistics], None],
-        policy: Policy,
+        patience: Patience,
         transport: Transport,
         folder: str | Path,
         tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        self.terms, self.check_statistics, self.policy, self.tell = terms, check_statistics, policy, tell
-        self.inquiry = Inquiry(policy, transport, tell)
+        self.terms, self.check_statistics, self.patience, self.tell = terms, check_statistics, patience, tell
+        self.inquiry = Inquiry(patience, transport, tell)
         self.checkpoint = Path(folder) / "checkpoint.npz"
 
     @classmethod
@@ -72,9 +72,9 @@ class Coordinator:
         tell: Callable[[Event], None] = lambda event: None,
     ) -> "Coordinator":
         """The coordinator of a study; its checkpoint goes beside the study by default."""
-        policy = Policy(study.quorum, study.deadline, study.retries)
+        patience = Patience(study.quorum, study.deadline, study.retries)
         folder = runs.folder(study) if folder is None else folder
-        return cls(Terms.of(study), partial(check_statistics, study), policy, transport, folder, tell)
+        return cls(Terms.of(study), partial(check_statistics, study), patience, transport, folder, tell)
 
     def run(self) -> Outcome:
         """All rounds that are still to be done, and the last report."""
@@ -134,11 +134,11 @@ class Coordinator:
             missing = {name: request for name, request in requests.items() if name not in good}
             more, bad = self.inquiry.once(step, missing, read)
             good, left_out = good | more, left_out | bad
-            if len(good) >= self.policy.quorum:
+            if len(good) >= self.patience.quorum:
                 break
-            note = f"{len(good)} of at least {self.policy.quorum} members have answered; still waiting"
+            note = f"{len(good)} of at least {self.patience.quorum} members have answered; still waiting"
             self.tell(Event("waiting", step, note=note))
-            time.sleep(self.policy.pause)
+            time.sleep(self.patience.pause)
         contributions = tuple(
             good[name].contribution if name in good else old
             for name, old in zip(members, state.contributions, strict=True)

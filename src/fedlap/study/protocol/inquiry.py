@@ -35,7 +35,7 @@ class Transport(Protocol):
         ...
 
 
-class Policy(NamedTuple):
+class Patience(NamedTuple):
     """How long to wait, and for whom."""
 
     quorum: int
@@ -56,8 +56,8 @@ class Policy(NamedTuple):
 class Inquiry:
     """Questions to members, over one transport."""
 
-    def __init__(self, policy: Policy, transport: Transport, tell: Callable[[Event], None]) -> None:
-        self.policy, self.transport, self.tell = policy, transport, tell
+    def __init__(self, patience: Patience, transport: Transport, tell: Callable[[Event], None]) -> None:
+        self.patience, self.transport, self.tell = patience, transport, tell
 
     def everyone(
         self, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Answered], without: str
@@ -70,7 +70,7 @@ class Inquiry:
             if len(replies) < len(requests):
                 names = ", ".join(name for name in requests if name not in replies)
                 self.tell(Event("waiting", step, note=f"{without} {names}"))
-                time.sleep(self.policy.pause)
+                time.sleep(self.patience.pause)
         return replies
 
     def once(
@@ -80,7 +80,7 @@ class Inquiry:
         good, bad = {}, {}
         for name in requests:
             self.tell(Event("asked", step, name))
-        for name, reply in self.transport.exchange(requests, self.policy.deadline, self.policy.resend):
+        for name, reply in self.transport.exchange(requests, self.patience.deadline, self.patience.resend):
             try:
                 if isinstance(reply, Exception):
                     raise reply

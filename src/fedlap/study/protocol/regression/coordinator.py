@@ -17,7 +17,7 @@ from fedlap.regression.hazards import CoxFit
 from fedlap.regression.model import Opening
 from fedlap.study.protocol import checkpoint, runs
 from fedlap.study.protocol.checkpoint import Progress
-from fedlap.study.protocol.inquiry import Event, Inquiry, Policy, Transport
+from fedlap.study.protocol.inquiry import Event, Inquiry, Patience, Transport
 from fedlap.study.protocol.messages import Reply, Request, check, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement
 from fedlap.study.protocol.regression.contents import Standard, check_programs, read_opening
@@ -66,7 +66,7 @@ class RegressionCoordinator:
         folder = runs.folder(study) if folder is None else Path(folder)
         self.folder, self.checkpoint = folder, folder / "checkpoint.npz"
         self.members = tuple(member.name for member in study.members)
-        self.inquiry = Inquiry(Policy(len(self.members), study.deadline, study.retries), transport, tell)
+        self.inquiry = Inquiry(Patience(len(self.members), study.deadline, study.retries), transport, tell)
 
     def run(self) -> RegressionOutcome:
         """All steps that are still to be done."""
