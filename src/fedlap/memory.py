@@ -1,4 +1,4 @@
-"""What is in memory stays there: patients' rows and private keys are never written to disk because a process crashed."""
+"""What is in memory stays there: a process that crashes leaves neither patients' rows nor private keys on disk."""
 
 import ctypes
 import resource
