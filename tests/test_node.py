@@ -23,6 +23,7 @@ from fedlap.flower import environment, fleet, node, wire
 from fedlap.study.protocol.messages import Reply, Request
 from fedlap.study.protocol.refusals import Reason
 from superlink import CALLS, SuperLink
+from tools import flower_canary
 
 ADDRESS = "fl.example.org:9443"
 KEY = ec.generate_private_key(ec.SECP384R1())
@@ -267,3 +268,26 @@ def test_a_flower_that_was_never_tested_is_refused(tmp_path, monkeypatch, instal
         environment.prepare(tmp_path)
     os.environ[environment.ANY_VERSION] = "1"
     environment.prepare(tmp_path)
+
+
+def install_nothing(folder, flower):
+    raise flower_canary.NotInstalled("many lines\nno such version\n")
+
+
+@pytest.mark.parametrize(
+    "environment, tried, code, words",
+    [
+        (install_nothing, None, 2, "could not be installed: no such version"),
+        (lambda *_: "python", (0, "identical, bit for bit; 1 s a round"), 0, "the network works"),
+        (lambda *_: "python", (1, "DIFFERENT; 1 s a round"), 1, "does NOT work: DIFFERENT"),
+        (lambda *_: "python", (0, "nothing of note\n"), 1, "does NOT work: nothing of note"),
+    ],
+)
+def test_the_canary_says_in_words_and_by_its_exit_code_what_happened(
+    monkeypatch, capsys, tmp_path, environment, tried, code, words
+):
+    monkeypatch.setattr(flower_canary, "environment", environment)
+    monkeypatch.setattr(flower_canary, "output", lambda *_: "flwr 9.9")
+    monkeypatch.setattr(flower_canary, "tried", lambda _: tried)
+    assert flower_canary.canary(tmp_path, "flwr==9.9") == code
+    assert words in capsys.readouterr().out.splitlines()[-1]
