@@ -26,6 +26,7 @@ ROOMS = {
     "errors": "",
     "identity": "",
     "lazy": "",
+    "memory": "",
     "checks": "errors",
     "domains": "errors checks",
     "streams": "errors checks",
@@ -48,7 +49,7 @@ ROOMS = {
     "study.protocol": "errors files algebra models engines regression study.table",
     "study": "errors identity lazy files algebra models engines regression study.table study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "cli": "errors stopping files machine algebra algorithms data regression run experiments study study.table "
+    "cli": "errors memory stopping files machine algebra algorithms data regression run experiments study study.table "
     "study.agreement study.protocol flower",
 }
 

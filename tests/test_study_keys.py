@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
-from fedlap.flower import node, server
+from fedlap.flower import fleet, node, server
 from fedlap.study.agreement import keys, scaffold
 from studies import SMALL
 
@@ -69,7 +69,7 @@ def test_the_server_is_not_believed_elsewhere_nor_by_the_trust_of_another_study(
 def test_a_node_that_finds_another_host_is_told_so(authority, host):
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         shake_hands(authority, authority / "ca.crt", host)
-    words = node.in_words(str(caught.value), f"{host}:9443")
+    words = fleet.in_words(str(caught.value), f"{host}:9443")
     assert "for another host" in words and "fedlap study certificate" in words
     assert "not the server" not in words
 
@@ -159,8 +159,7 @@ def start(tmp_path, monkeypatch):
         raise AssertionError("the files were to be read first")
 
     monkeypatch.setattr(node, "prepare", lambda *_: None)
-    monkeypatch.setattr(node, "shorten_node_waits", refuse)
-    monkeypatch.setattr(node, "_probe", refuse)
+    monkeypatch.setattr(node, "_connector", refuse)
     study = SimpleNamespace(folder=tmp_path, members=("north", "south"), address="127.0.0.1:1")
     return lambda: node.serve(study, None, tmp_path / "state", tmp_path / "members/north.key", print, 0)
 

@@ -1,5 +1,7 @@
 """The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
 
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -28,9 +30,11 @@ def server(
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
     from fedlap.errors import ConfigError
     from fedlap.flower.server import serve, state_folder, where_to_listen
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.keys import canonical
     from fedlap.study.agreement.reading import read_study
 
+    never_dump()
     contract = read_study(study)
     if bind and bind.count(":") == 1:  # an IPv6 address has more
         raise ConfigError(
@@ -62,8 +66,10 @@ def node(
     patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
 ) -> None:
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.reading import read_study
 
+    never_dump()
     contract = read_study(study)
     member = contract.member(name)
     folder = state or contract.folder / "state" / name
@@ -76,8 +82,13 @@ def node(
     from fedlap.flower.node import serve
 
     raise_on_interrupt()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would leave no time to say good-bye
     typer.echo(f"connecting to {contract.address} as {name}; what is sent is recorded in {site.audit_log}")
-    serve(contract, site, folder, key or member.private_key, typer.echo, patience)
+    try:
+        serve(contract, site, folder, key or member.private_key, typer.echo, patience)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on")
+        raise typer.Exit(130) from None
 
 
 def _site(
@@ -135,11 +146,13 @@ def run(
     """Run the study's rounds on the server, or go on with them, and write what they have found."""
     from fedlap.flower.environment import prepare
     from fedlap.flower.server import private_folder
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.contract import Study
     from fedlap.study.agreement.reading import read_study
     from fedlap.study.protocol import runs
     from fedlap.study.protocol.terms import Terms
 
+    never_dump()
     contract = read_study(study)
     terms = Terms.of(contract) if isinstance(contract, Study) else None
     raise_on_interrupt()
