@@ -80,7 +80,8 @@ Next:
   1. Edit {folder / "study.toml"}: read every line, and the address. Agree on it with all members.
   2. Give each member its files, in a folder of their own and with the same names:
 {to_members}
-     A .key file is secret: it goes to its own member and to nobody else, by a channel you trust.
+     A .key file is secret: it goes to its own member and to nobody else, by a channel you trust. It is for this
+     study alone: a member of two studies has two keys, so that neither server can be entered with the other's.
      ca.key, server.key, server.pem and the .pub files stay here.
   3. Each member checks its file, which sends nothing:
        fedlap study check study.toml --name NAME --data FILE.csv
