@@ -1,6 +1,7 @@
 """Certificates and keys: whom they let in, and who can read them."""
 
 import base64
+import os
 import ssl
 import stat
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
+from disks import small_disk
 from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
 from fedlap.flower import fleet, node, server
@@ -125,6 +127,33 @@ def test_a_members_pair_is_of_the_kind_that_flower_takes(tmp_path):
     assert isinstance(public.curve, ec.SECP384R1)
     assert private.public_key() == public
     assert stat.S_IMODE((tmp_path / "members/north.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o277, 0o777])
+def test_private_keys_are_their_owners_alone_whatever_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        for path in (tmp_path / "ca.key", tmp_path / "north.key"):
+            keys.write_new(path, b"a key", private=True)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.key")} == {0o600}
+
+
+def test_two_studies_of_the_same_members_have_no_key_in_common(tmp_path):
+    made = [scaffold.new_study(tmp_path / name, SMALL) for name in ("first", "second")]
+    contents = [path.read_bytes() for study in made for path in study.folder.rglob("*.key")]
+    assert len(contents) == len(set(contents)) == 2 * (2 + len(made[0].members))
+
+
+def test_half_a_key_does_not_stay(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill()
+        with pytest.raises(OSError, match=r"north\.key: cannot be written \(No space left.*; make room for \d+ "):
+            keys.make_member(disk.folder, "north")
+        assert list((disk.folder / "members").iterdir()) == []
+        disk.free()
+        keys.make_member(disk.folder, "north")
 
 
 def test_keys_are_never_overwritten(tmp_path):

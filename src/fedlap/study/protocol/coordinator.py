@@ -15,7 +15,7 @@ import numpy as np
 
 from fedlap.engines.sequential import run_server
 from fedlap.engines.setup import join_points
-from fedlap.study.protocol import checkpoint, runs
+from fedlap.study.protocol import checkpoint, heads, runs
 from fedlap.study.protocol.checkpoint import Progress, RoundReport, RunState
 from fedlap.study.protocol.contents import (
     Beginning,
@@ -28,6 +28,7 @@ from fedlap.study.protocol.contents import (
     read_statistics,
     versions,
 )
+from fedlap.study.protocol.heads import Heads
 from fedlap.study.protocol.inquiry import Answered, Event, Inquiry, Patience, Transport
 from fedlap.study.protocol.messages import Reply, Request, check, on_device, pack, unpack
 from fedlap.study.protocol.metrics import score
@@ -60,7 +61,7 @@ class Coordinator:
         tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.terms, self.check_statistics, self.patience, self.tell = terms, check_statistics, patience, tell
-        self.inquiry = Inquiry(patience, transport, tell)
+        self.inquiry = Inquiry(patience, transport, tell, Heads(Path(folder) / heads.FILE))
         self.checkpoint = Path(folder) / "checkpoint.npz"
 
     @classmethod

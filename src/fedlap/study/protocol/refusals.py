@@ -24,6 +24,8 @@ class Reason(StrEnum):
     LOST = "its state folder has nothing of this run"
     DAMAGED = "a file in its state folder cannot be used"
     GAP = "its state is not the one that this round continues from"
+    DISK = "it cannot write to its own disk, which may be full or read-only; it goes on by itself once it can"
+    VANISHED = "its state folder is not the one that it has used so far"
     LATE = "this round is over there"
     CHANGED = "it has answered another request under this number"
     BUDGET = "it has answered as many requests as one run may have"

@@ -15,8 +15,9 @@ from fedlap.errors import DataError
 from fedlap.regression.glm import GlmFit
 from fedlap.regression.hazards import CoxFit
 from fedlap.regression.model import Opening
-from fedlap.study.protocol import checkpoint, runs
+from fedlap.study.protocol import checkpoint, heads, runs
 from fedlap.study.protocol.checkpoint import Progress
+from fedlap.study.protocol.heads import Heads
 from fedlap.study.protocol.inquiry import Event, Inquiry, Patience, Transport
 from fedlap.study.protocol.messages import Reply, Request, check, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement
@@ -66,7 +67,8 @@ class RegressionCoordinator:
         folder = runs.folder(study) if folder is None else Path(folder)
         self.folder, self.checkpoint = folder, folder / "checkpoint.npz"
         self.members = tuple(member.name for member in study.members)
-        self.inquiry = Inquiry(Patience(len(self.members), study.deadline, study.retries), transport, tell)
+        patience = Patience(len(self.members), study.deadline, study.retries)
+        self.inquiry = Inquiry(patience, transport, tell, Heads(folder / heads.FILE))
 
     def run(self) -> RegressionOutcome:
         """All steps that are still to be done."""
