@@ -16,7 +16,7 @@ Answered = TypeVar("Answered")
 class Event(NamedTuple):
     """Something worth telling whoever watches."""
 
-    kind: str  # "asked", "answered", "refused", "waiting", "round", "resumed" or "finished"
+    kind: str  # "asked", "answered", "refused", "waiting", "round", "noted", "resumed" or "finished"
     step: str
     member: str = ""
     note: str = ""

@@ -22,11 +22,13 @@ class Reason(StrEnum):
     BEGINNING = "the server changes what the run began with"
     DATA = "its data are not those that the run began with"
     LOST = "its state folder has nothing of this run"
+    RESTORE = "its state folder has nothing of this run, and it asks for its state back"
     DAMAGED = "a file in its state folder cannot be used"
     GAP = "its state is not the one that this round continues from"
     LATE = "this round is over there"
     CHANGED = "it has answered another request under this number"
     BUDGET = "it has answered as many requests as one run may have"
+    NOT_LOST = "nobody there has asked for a state back that is lost"
     UNASKED = "its study file does not allow such a question"
     OTHER = "an error, of which its own log has the words"
 

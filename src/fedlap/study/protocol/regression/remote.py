@@ -44,10 +44,14 @@ class RemoteSites:
         inquiry: Inquiry,
         journal: Journal,
         progress: Callable[[int], None],
+        without: Mapping[str, int] | None = None,
     ) -> None:
+        """`without` are members left out for good, each with the number of the first step that the others do alone."""
         self.study, self.run, self.inquiry, self.journal, self.progress = study, run, inquiry, journal, progress
-        self.members = tuple(member.name for member in study.members)
-        self.steps, self.rounds = 0, 0
+        self.everybody = tuple(member.name for member in study.members)
+        self.members = tuple(name for name in self.everybody if name not in (without or {}))
+        self.steps, self.rounds = max((without or {}).values(), default=0), 0
+        self._kept: dict[str, dict[int, tuple[str, Reply]]] = {name: {} for name in self.members}
         self._factors: dict[str, dict[int, SiteFactor]] = {name: {} for name in self.members}
         self._said: dict[tuple[str, bytes], dict[str, Any]] = {}
 
@@ -57,9 +61,9 @@ class RemoteSites:
         return {name: kind(self, name) for name in self.members}
 
     def everyone(self, kind: str, arrays: Arrays, read: Callable[[str, Reply], Read]) -> dict[str, Read]:
-        """What everyone answers before the first round."""
-        requests = {name: Request(kind, self.study.digest, self.run, arrays=arrays) for name in self.members}
-        return self._exchange(kind, kind, requests, read)
+        """What everyone answers before the first round, also those who are left out later."""
+        requests = {name: Request(kind, self.study.digest, self.run, arrays=arrays) for name in self.everybody}
+        return {name: read(name, reply) for name, reply in self._exchange(kind, kind, requests, read).items()}
 
     def ask(self, sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, SiteFactor]) -> dict[str, Answer]:
         """A round: the answers of some sites, each from the factor that it remembers."""
@@ -133,14 +137,20 @@ class RemoteSites:
         }
         self.rounds += kind == "answer"
         step = f"round {self.rounds}" if kind == "answer" else kind
-        found = self._exchange(f"step-{number:06d}", step, requests, read)
+        replies = self._exchange(f"step-{number:06d}", step, requests, read)
+        for name, reply in replies.items():
+            self._kept[name][number] = kind, reply
         self.steps = number + 1
         self.progress(self.steps)
-        return found
+        return {name: read(name, reply) for name, reply in replies.items()}
+
+    def own_steps(self, name: str) -> dict[int, tuple[str, Reply]]:
+        """What a member has said in every step that all have answered, and the step's kind."""
+        return dict(self._kept[name])
 
     def _exchange(
         self, name: str, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Read]
-    ) -> dict[str, Read]:
+    ) -> dict[str, Reply]:
         replies = self.journal.replies(name, requests)
         if replies is None:
 
@@ -150,7 +160,7 @@ class RemoteSites:
 
             replies = self.inquiry.everyone(step, requests, checked, "a regression needs all members; waiting for")
             self.journal.keep(name, requests, replies)
-        return {member: read(member, replies[member]) for member in requests}
+        return {member: replies[member] for member in requests}
 
 
 @dataclass(frozen=True, eq=False)
