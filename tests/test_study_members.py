@@ -12,8 +12,9 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DataError
 from fedlap.study.protocol import checkpoint
 from fedlap.study.protocol.influence import far_outside
-from fedlap.study.protocol.judgement import RUINED, check_positive, found_without, judge
+from fedlap.study.protocol.judgement import RUINED, found_without, judge
 from fedlap.study.protocol.messages import Reply, decode, encode
+from fedlap.study.protocol.positive import check_positive
 
 TERMS = sites.make_terms(sites.make_algorithm("fedlap_cov"))
 

@@ -15,6 +15,7 @@ import numpy as np
 from fedlap.algebra.damping import damping
 from fedlap.errors import DataError
 from fedlap.study.protocol.messages import pack
+from fedlap.study.protocol.positive import check_positive
 from fedlap.study.protocol.terms import Start, Terms
 
 RUINED = "sent what would have ruined the model"  # in the history, which all members get
@@ -53,21 +54,6 @@ def _check_curvature(name: str, V: np.ndarray, what: str) -> None:
             raise DataError(f"{name}: {what} has {int((V < 0).sum())} entries below zero; no curvature is negative")
         return
     check_positive(name, V, what)
-
-
-def check_positive(name: str, matrix: np.ndarray, what: str) -> None:
-    """DataError unless a matrix is symmetric and nowhere below zero, to rounding of its own diagonal."""
-    diagonal = np.diagonal(matrix).astype(np.float64)
-    if (diagonal < 0).any():
-        raise DataError(f"{name}: {what} has a diagonal below zero; no curvature is negative")
-    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))  # columns may differ by ten powers of ten
-    with np.errstate(over="ignore", invalid="ignore"):
-        unit = scale[:, None] * matrix.astype(np.float64) * scale
-    rounding = 100 * len(matrix) * float(np.finfo(matrix.dtype).eps)
-    if not np.abs(unit).max(initial=0) <= 1 + rounding or np.abs(unit - unit.T).max(initial=0) > rounding:
-        raise DataError(f"{name}: {what} is no matrix of a curvature, which is symmetric and largest on its diagonal")
-    if len(matrix) and np.linalg.eigvalsh(unit)[0] < -rounding:
-        raise DataError(f"{name}: {what} curves downwards in some direction; no curvature is negative")
 
 
 def _check_labels(name: str, mass: np.ndarray, targets: np.ndarray, own: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from fedlap.study.protocol.inquiry import Event, Inquiry, Patience, Transport
 from fedlap.study.protocol.messages import Arrays, Reply, Request, check, pack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement
 from fedlap.study.protocol.regression.contents import OwnReplies, Standard, check_programs, pack_replies, read_opening
+from fedlap.study.protocol.regression.possible import check_opening
 from fedlap.study.protocol.regression.remote import RemoteSites
 from fedlap.study.protocol.regression.steps import Journal
 from fedlap.study.protocol.restoring import Restoring
@@ -140,7 +141,9 @@ class RegressionCoordinator:
 
     def _opening(self, name: str, reply: Reply) -> tuple[Opening, Arrays]:
         check_programs(name, reply.facts)
-        return read_opening(self.study, reply.arrays, name), reply.arrays
+        opening = read_opening(self.study, reply.arrays, name)
+        check_opening(self.study, name, opening)
+        return opening, reply.arrays
 
     def _hand_back(self, run: str, standard: Arrays, moments: Arrays, steps: dict[int, tuple[str, Reply]]) -> Request:
         """The request that gives a member back what it has said."""

@@ -16,8 +16,9 @@ from fedlap.regression.federation import Restricted
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.objective import Closing, Expansion, Loss, Objective
 from fedlap.regression.rounds import Answer, Broadcast, SiteFactor, nothing
-from fedlap.study.protocol.inquiry import Inquiry
+from fedlap.study.protocol.inquiry import Event, Inquiry
 from fedlap.study.protocol.messages import Arrays, Reply, Request, pack
+from fedlap.study.protocol.positive import check_positive
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
     Question,
@@ -28,6 +29,7 @@ from fedlap.study.protocol.regression.contents import (
     read_losses,
     read_meat,
 )
+from fedlap.study.protocol.regression.possible import KNOWN, check_answer, check_closing
 from fedlap.study.protocol.regression.steps import Journal
 from fedlap.study.protocol.store import BEGINNING
 
@@ -72,10 +74,18 @@ class RemoteSites:
         arrays = pack(Question(g.w, g.S, kept, np.array(g.search)))
         accepted = {name: self._stamp(name, factors[name]) for name in sites}
         number = self.steps
-        read = lambda name, reply: read_answer(reply.arrays, len(g.w), name)
+
+        def read(name: str, reply: Reply) -> Answer:
+            answer = read_answer(reply.arrays, len(g.w), name)
+            check_answer(self.study, name, answer, kept)
+            return answer
+
         answers = self._step("answer", dict.fromkeys(sites, arrays), read, accepted)
         for name, answer in answers.items():
             self._factors[name][number] = answer.factor
+            if not np.isfinite(answer.loss):
+                note = "has no number for its loss at these weights; the round is taken back"
+                self.inquiry.tell(Event("noted", f"round {self.rounds}", name, note))
         return answers
 
     def losses(self, sites: Mapping[str, Loss], points: np.ndarray) -> np.ndarray:
@@ -101,12 +111,22 @@ class RemoteSites:
 
     def closing_at(self, w: np.ndarray) -> dict[str, Closing | Pairs]:
         """The closing sums of all sites."""
-        read = lambda name, reply: read_closing(self.study, reply.arrays, name)
+
+        def read(name: str, reply: Reply) -> Closing | Pairs:
+            closing = read_closing(self.study, reply.arrays, name)
+            check_closing(self.study, name, closing)
+            return closing
+
         return self._at("closing", w, lambda: self._step("closing", self._everywhere(w), read))
 
     def meat_at(self, w: np.ndarray) -> dict[str, np.ndarray]:
         """What each site has of the middle of a robust covariance."""
-        read = lambda name, reply: read_meat(self.study, reply.arrays, name).meat
+
+        def read(name: str, reply: Reply) -> np.ndarray:
+            meat = read_meat(self.study, reply.arrays, name).meat
+            check_positive(name, meat, "its part of a robust covariance", KNOWN)
+            return meat
+
         return self._at("meat", w, lambda: self._step("meat", self._everywhere(w), read))
 
     def _everywhere(self, w: np.ndarray) -> dict[str, Arrays]:
