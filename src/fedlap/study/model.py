@@ -74,6 +74,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
     card = {
         "rounds": len(history),
         "members": outcome.sizes,
+        "without": outcome.without,  # who was left out for good, after which round, and how
         "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
         "run": outcome.run,
         "weights_sha256": digest(pack(outcome.server.w)),

@@ -113,6 +113,7 @@ def _card(study: RegressionStudy, outcome: RegressionOutcome) -> dict[str, Any]:
         "covariance": fit.cov_params().to_numpy().tolist(),
         "degrees": fit.degrees if math.isfinite(fit.degrees) else None,
         "rows": dict(fit.regression.rows),
+        "without": list(outcome.lost),  # members left out for good, of whom nothing is in the fit
         "rounds": fit.rounds,
         "converged": fit.converged,
         "log_likelihood": fit.llf,

@@ -49,7 +49,7 @@ class Watch:
             self.waiting = event.note
         if event.kind == "round":
             self.metrics = f"{self._of(event.step)}: {event.note}"
-        if event.kind in ("refused", "audit", "waiting", "resumed", "round"):
+        if event.kind in ("refused", "audit", "waiting", "resumed", "round", "noted"):
             self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
         self.live.update(self._table())
 

@@ -4,6 +4,7 @@
 [columns]    one table a column: kind, unit or categories, range, and what an empty cell means
 [target]     the column to predict, and its classes
 [model] [solver] [server_solver] [algorithm]    name and arguments, as in an experiment's settings file
+[robust]     (if wanted) bound: how often the middle member's move one member may move the model, in a round
 [network]    address, quorum, deadline, retries
 
 All but [network] is the same at every member, which the digest shows; [network] is the coordinator's and may
@@ -20,10 +21,17 @@ from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import ConfigError, unknown
 from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
-from fedlap.study.agreement.sections import General, NetworkSection, parse_general, parse_network
+from fedlap.study.agreement.sections import (
+    General,
+    NetworkSection,
+    RobustSection,
+    parse_general,
+    parse_network,
+    parse_robust,
+)
 from fedlap.study.table.columns import Column, Target
 
-SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "network")
+SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "robust", "network")
 TABLE_MODELS = ("logistic", "mlp")  # the models whose inputs are rows of numbers
 
 
@@ -86,6 +94,7 @@ class Study(CommonStudy):
     rounds: int
     test_fraction: float
     share_points: bool
+    bound: float | None  # on one member's part in a round's move, [robust]; None is none
     method: MethodSettings = field(repr=False)
 
     @classmethod
@@ -102,6 +111,8 @@ class Study(CommonStudy):
             "target": identity.of(self.target),
             **of_method(self.method),
         }
+        if self.bound is not None:
+            content["robust"] = identity.said(RobustSection, {"bound": self.bound})
         return identity.digest(content)
 
     def shared(self) -> dict[str, Any]:
@@ -115,6 +126,7 @@ class Study(CommonStudy):
             "target": self.target.as_dict(),
             **{section: method[section] for section in ("model", "solver", "server_solver")},
             "algorithm": {"name": name, **method["algorithms"][name]},
+            **({} if self.bound is None else {"robust": {"bound": self.bound}}),
         }
 
     def _general(self):
@@ -159,6 +171,7 @@ def _resolve(table, path):
         rounds=general.rounds,
         test_fraction=float(general.test_fraction),
         share_points=general.share_points,
+        bound=_bound(table.get("robust"), method),
         method=method,
     )
 
@@ -209,6 +222,16 @@ def parse_columns(table: Any, ignored: Sequence[str], target: Target | None = No
 
 def _member(folder, name):
     return Member(name, folder / "members" / f"{name}.pub", folder / "members" / f"{name}.key")
+
+
+def _bound(table: dict[str, Any] | None, method: MethodSettings) -> float | None:
+    bound = parse_robust(table).bound
+    if bound is not None and not method.make_algorithm().sends_factor:
+        raise ConfigError(
+            f"[robust] bounds how far a factor moves in a round, and {method.algorithm_name} sends none; expected an "
+            "algorithm that does, such as fedlap or fedlap_cov, or no [robust]"
+        )
+    return bound
 
 
 def _method(general, table):

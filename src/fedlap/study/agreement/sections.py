@@ -1,4 +1,4 @@
-"""The sections [study] and [network] of a study's file, key by key."""
+"""The sections [study], [robust] and [network] of a study's file, key by key."""
 
 import re
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from fedlap.study.table.columns import check_name
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEFAULT_ADDRESS = "127.0.0.1:9443"
 LAST_PORT = 65535
+MOST_BOUND = 1e6  # beyond it, a bound is none
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class General:
     test_fraction: float = 0.2
     share_points: bool = False
     ignored_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RobustSection:
+    """The section [robust]."""
+
+    bound: float | None = None  # how often the middle member's move one member may move the model, in a round
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,16 @@ def parse_general(table: dict[str, Any]) -> General:
     for name in general.ignored_columns:
         check_name(name, "study.ignored_columns")
     return general
+
+
+def parse_robust(table: dict[str, Any] | None) -> RobustSection:
+    """The section [robust], checked; without it nobody is bounded."""
+    if table is None:
+        return RobustSection()
+    robust = parse_section(RobustSection, table, "robust", ("bound",))
+    if not is_number(robust.bound) or not 1 <= cast(float, robust.bound) <= MOST_BOUND:
+        raise ConfigError(f"robust.bound is {robust.bound!r}; expected a number from 1 to {MOST_BOUND:g}, such as 3")
+    return RobustSection(float(cast(float, robust.bound)))
 
 
 def check_address(name: str, address: object) -> None:

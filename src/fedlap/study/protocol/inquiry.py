@@ -17,7 +17,7 @@ Answered = TypeVar("Answered")
 class Event(NamedTuple):
     """Something worth telling whoever watches."""
 
-    kind: str  # "asked", "answered", "refused", "audit", "waiting", "round", "resumed" or "finished"
+    kind: str  # "asked", "answered", "refused", "audit", "waiting", "round", "noted", "resumed" or "finished"
     step: str
     member: str = ""
     note: str = ""

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     BEGINNING = "the server changes what the run began with"
     DATA = "its data are not those that the run began with"
     LOST = "its state folder has nothing of this run"
+    RESTORE = "its state folder has nothing of this run, and it asks for its state back"
     DAMAGED = "a file in its state folder cannot be used"
     GAP = "its state is not the one that this round continues from"
     DISK = "it cannot write to its own disk, which may be full or read-only; it goes on by itself once it can"
@@ -29,6 +30,7 @@ class Reason(StrEnum):
     LATE = "this round is over there"
     CHANGED = "it has answered another request under this number"
     BUDGET = "it has answered as many requests as one run may have"
+    NOT_LOST = "nobody there has asked for a state back that is lost"
     UNASKED = "its study file does not allow such a question"
     OTHER = "an error, of which its own log has the words"
 

@@ -32,6 +32,7 @@ class Respondent:
 
     def __init__(self, study: str, member: str, folder: str | Path, log: Callable[[str], None]) -> None:
         self.study, self.member, self.folder = study, member, Path(folder)
+        self.restore = False  # whether its operator wants back from the server what the state folder has lost
         self._log = log
         self._recorded: Recorded | None = None  # the last line that this process has added to the audit log
 
@@ -105,4 +106,9 @@ class Respondent:
         if request.kind not in methods or not (request.run.isalnum() and len(request.run) <= 64):
             kinds = ", ".join(methods)
             raise Refusal(Reason.REQUEST, f"a request of kind {request.kind!r}; expected one of {kinds}")
-        return methods[request.kind](request)
+        try:
+            return methods[request.kind](request)
+        except Refusal as refusal:
+            if self.restore and refusal.reason in (Reason.LOST, Reason.GAP):
+                raise Refusal(Reason.RESTORE, f"{refusal}; the server is asked for it (--restore)") from refusal
+            raise
