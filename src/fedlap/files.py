@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedlap.documents import read_json
 from fedlap.errors import DataError
 
 # Folders: of results, and the one where fedlap keeps what it can make or fetch again ----------------------------------
@@ -203,7 +204,7 @@ def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def read_description(path: Path, formats: Collection[int], thing: str, state: str) -> dict[str, Any]:
     """The JSON file of a thing in a state, such as a history that is saved, if it is of one of these formats."""
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
     except OSError as error:
         expected = f"expected the folder of a {state} {thing}"
         raise DataError(f"{path}: cannot be read ({error.strerror}); {expected}") from error

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlap.errors import DataError
-from fedlap.study.table.cells import LARGEST
-from fedlap.study.table.columns import Column
+from fedlap.study.table.columns import LARGEST, Column
 from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.table import Checked
 
