@@ -194,11 +194,11 @@ def test_a_node_is_patient_from_the_moment_it_is_not_heard(serve, monkeypatch):
     """Not from its start: one that has worked for a year has its patience still."""
     now = itertools.count(step=100.0)
     monkeypatch.setattr(node.time, "monotonic", lambda: next(now))
-    asked = raising(*[None] * 50, fleet.Refused("not today"))
-    told, _ = serve([asked, asked, raising(Stopped())], patience=150)
-    assert told[1].startswith("not today; trying again")
+    refused = fleet.Refused("not today")
+    told, _ = serve([*(raising(None, refused) for _ in range(9)), raising(Stopped())], patience=150)
+    assert sum(line.startswith("not today; trying again") for line in told) == 9
     with pytest.raises(node.OutOfPatience, match="not today"):
-        serve([failing(fleet.Refused("not today"))] * 9, patience=150)
+        serve([failing(refused)] * 9, patience=150)
 
 
 def response(status, text, ahead):
