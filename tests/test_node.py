@@ -77,23 +77,21 @@ def test_wherever_a_node_breaks_between_a_question_and_its_answer_nothing_is_los
     assert transport.broken == set(itertools.product(CALLS, ("before", "after")))
 
 
-def test_a_message_is_confirmed_after_its_answer_has_arrived(monkeypatch):
-    """One that is not confirmed may be delivered again; one that is never will be."""
+def test_a_message_is_confirmed_once_it_is_answered_and_before_anyone_can_take_the_run_for_over(monkeypatch):
+    """One that is not confirmed may be delivered again; one that is confirmed is erased at the server."""
     link = SuperLink(once=False)
-    link.broken = ("PushObject", "before", sites.Crash())
     line = connect(monkeypatch, link)
     site = SimpleNamespace(member="ash", log=print, answer=lambda request: Reply("ash", request.digest))
+    crashing = SimpleNamespace(**{**vars(site), "answer": failing(sites.Crash())})
     link.send(wire.content(Request("begin", "study", "run")))
     with pytest.raises(sites.Crash):
-        node.answer_next(line, site)
-    line._over.set()
+        node.answer_next(line, crashing)
     assert len(link.waiting) == 1
-    assert link.received() == []
-    line = connect(monkeypatch, link)
-    assert node.answer_next(line, site)
+    link.broken = ("PushMessages", "before", sites.Crash())
+    with pytest.raises(sites.Crash):
+        node.answer_next(line, site)
     line.close()
     assert link.waiting == []
-    assert len(link.received()) == 1
 
 
 def test_a_message_that_cannot_be_unpacked_is_refused_and_the_node_stays(monkeypatch):
