@@ -47,7 +47,7 @@ def server(
         typer.echo(f"and in another window here:   fedlap study run {contract.path}      (Ctrl-C stops the server)")
 
     raise_on_interrupt()
-    serve(contract, bind, ready)
+    serve(contract, bind, ready, typer.echo)
 
 
 def node(
