@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
+from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
@@ -69,8 +70,7 @@ class RudeNode:
     def announce(self, message, tree=None, **changed):
         """Say that a message has been sent; what is in its head can be changed."""
         message.metadata.__dict__["_message_id"] = message.object_id
-        tree, proto = tree or get_object_tree(message), message_to_proto(message)
-        proto.ClearField("content")
+        tree, proto = tree or get_object_tree(message), message_to_proto(remove_content_from_message(message))
         for name, value in changed.items():
             setattr(proto.metadata, name, value)
         request = PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])

@@ -17,6 +17,8 @@ from fedlap.flower.transport import GridTransport
 from fedlap.study.agreement import keys
 from fedlap.study.protocol.messages import Reply, Request
 
+# Flower's own, of a package that it uses, where the coordinator is in this process.
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 REQUEST = Request("statistics", "d" * 64, "run")
 MIB = 2**20
 

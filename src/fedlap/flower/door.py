@@ -5,6 +5,7 @@ places: who comes when all are taken gets the oldest place of the address that h
 """
 
 import asyncio
+import math
 import ssl
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ import uvicorn
 PLACES = 128  # connections of strangers at the same time
 PATIENCE = 10.0  # seconds for a handshake and the whole head of a request
 HEAD = 16 * 2**10  # bytes of a request's head
-FAREWELL = 3.0  # seconds for open requests when the server stops, and for a peer to confirm the end of TLS
+FAREWELL = 1.0  # seconds for open requests when the server stops, and for a peer to confirm the end of TLS
 
 Address = tuple[str, int]
 
@@ -83,7 +84,7 @@ class Door:
             h11_max_incomplete_event_size=HEAD,
             ws="none",
             proxy_headers=False,  # an address is that of the connection, not what a header says
-            timeout_graceful_shutdown=int(FAREWELL),
+            timeout_graceful_shutdown=math.ceil(FAREWELL),
         )
         self.app = app
         with suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=lambda: _Loop(self)) as runner:
