@@ -28,7 +28,7 @@ from fedlap.study.protocol.audit import verify
 from fedlap.study.protocol.checkpoint import read_progress
 from fedlap.study.protocol.messages import Reply, digest, pack
 
-ROUNDS = 5
+ROUNDS = 4
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def test_kill_a_node_then_the_server_and_end_in_the_very_same_bits(network):
     wait_for_round(study, processes, 1)
     processes.kill("hungarian")
     demo.start_node(processes, study, "hungarian", files["hungarian"])
-    wait_for_round(study, processes, 3)
+    wait_for_round(study, processes, 2)
     processes.kill("run")
     processes.kill("server")
     assert rounds_done(study) < ROUNDS, "nothing was left to resume"

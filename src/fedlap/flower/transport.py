@@ -23,7 +23,7 @@ SLOWEST_POLL = 2.0  # seconds between two questions for a part that does not com
 
 
 @dataclass(frozen=True)
-class Question:
+class Pending:
     """A request on its way: to whom, and with which key its node has entered."""
 
     member: str
@@ -35,7 +35,7 @@ class Question:
 class Arrival:
     """A reply on its way: its node has announced these parts, and uploads them one by one, or does not."""
 
-    asked: Question
+    asked: Pending
     identifier: str
     missing: list[str]  # in reverse, so that the next one is the last
     parts: dict[str, bytes] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Arrival:
     next_try: float = 0.0
 
     @classmethod
-    def of(cls, asked: Question, tree: ObjectTree) -> "Arrival":
+    def of(cls, asked: Pending, tree: ObjectTree) -> "Arrival":
         """A reply that was announced just now."""
         return cls(asked, tree.object_id, identifiers(tree)[::-1])
 
@@ -79,7 +79,7 @@ class GridTransport:
         self.study, self.secret, self.tell, self.reply = study, secret, tell, reply
         self.keyring = Keyring(study, tell)
         self.link: Link | None = None
-        self.asked: dict[str, Question] = {}  # what has no reply yet, by the message's identifier
+        self.asked: dict[str, Pending] = {}  # what has no reply yet, by the message's identifier
         self.arrivals: list[Arrival] = []
 
     def exchange(
@@ -144,7 +144,7 @@ class GridTransport:
         messages = [Message(wire.content(request), node.node_id, MessageType.TRAIN) for node, request in due.values()]
         for identifier, (name, (node, request)) in zip(link.push(messages), due.items(), strict=True):
             if identifier:
-                self.asked[identifier] = Question(name, node.public_key, request)
+                self.asked[identifier] = Pending(name, node.public_key, request)
 
     def _look(self, link: Link) -> None:
         """Take note of the replies that have been announced."""
