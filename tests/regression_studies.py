@@ -73,9 +73,12 @@ class Wire:
         self.study, self.files, self.folder = study, files, folder
         self.fault = fault or (lambda request, member, data: data)
         self.asked, self.refusals = [], []
+        self.restoring = set()  # members whose operators want back from the server what is lost
 
     def site(self, name):
-        return RegressionSite.of(self.study, name, self.files[name], self.folder / name)
+        site = RegressionSite.of(self.study, name, self.files[name], self.folder / name)
+        site.restore = name in self.restoring
+        return site
 
     def exchange(self, requests, seconds, resend):
         for name, request in requests.items():
@@ -93,8 +96,8 @@ class Wire:
                     yield name, error
 
 
-def coordinator(study, transport, folder, tell=lambda event: None):
-    return RegressionCoordinator(study, transport, folder / "server", tell)
+def coordinator(study, transport, folder, tell=lambda event: None, without=()):
+    return RegressionCoordinator(study, transport, folder / "server", tell, without)
 
 
 def run(study, files, folder, fault=None):

@@ -92,9 +92,12 @@ class Loopback:
         self.terms, self.folder, self.records = terms, folder, records
         self.fault = fault or (lambda request, member, data: data)
         self.asked = []
+        self.restoring = set()  # members whose operators want back from the server what is lost
 
     def site(self, name):
-        return Site(self.terms, name, self.records(name), self.folder / name)
+        site = Site(self.terms, name, self.records(name), self.folder / name)
+        site.restore = name in self.restoring
+        return site
 
     def exchange(self, requests, seconds, resend):
         for name, request in requests.items():
@@ -109,7 +112,7 @@ class Loopback:
                     yield name, error
 
 
-def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None):
+def make_coordinator(terms, folder, transport=None, quorum=3, tell=lambda event: None, without=()):
     patience = Patience(quorum, deadline=0.01, retries=0)
     transport = transport or Loopback(terms, folder)
-    return Coordinator(terms, lambda name, statistics: None, patience, transport, folder / "server", tell)
+    return Coordinator(terms, lambda name, statistics: None, patience, transport, folder / "server", tell, without)

@@ -26,30 +26,34 @@ ROOMS = {
     "errors": "",
     "identity": "",
     "lazy": "",
+    "memory": "",
     "checks": "errors",
     "domains": "errors checks",
     "streams": "errors checks",
     "stopping": "errors",
-    "files": "errors",
+    "documents": "errors",
+    "files": "errors documents",
     "machine": "files stopping",
     "algebra": "arrays errors checks domains",
     "algorithms": "algebra",
     "solvers": "arrays errors algebra algorithms",
     "data": "errors checks domains files",
     "regression": "errors checks files data",
-    "models": "arrays errors checks data",
+    "models": "arrays errors checks domains data",
     "engines": "arrays errors streams machine algebra algorithms solvers models",
-    "settings": "errors identity domains algebra algorithms solvers models",
+    "settings": "errors documents identity domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
-    "experiments": "errors identity checks domains streams stopping files machine algorithms solvers data models "
-    "engines settings run",
-    "study.table": "errors checks streams files data",
-    "study.agreement": "errors identity checks files algorithms data settings regression study.table",
+    "experiments": "errors documents identity checks domains streams stopping files machine algorithms solvers data "
+    "models engines settings run",
+    "study.table": "errors checks domains streams files data",
+    "study.agreement": "errors documents identity checks domains streams files algorithms data settings "
+    "regression study.table",
     "study.protocol": "errors files algebra models engines regression study.table",
-    "study": "errors identity lazy files algebra models engines regression study.table study.agreement study.protocol",
+    "study": "errors identity lazy checks files algebra models engines regression study.table study.agreement "
+    "study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "cli": "errors stopping files machine algebra algorithms data regression run experiments study study.table "
-    "study.agreement study.protocol flower",
+    "cli": "errors documents memory stopping files machine algebra algorithms data regression run experiments study "
+    "study.table study.agreement study.protocol flower",
 }
 
 

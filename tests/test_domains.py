@@ -316,9 +316,11 @@ def test_what_a_number_is():
     assert is_whole(3, least=3, most=3) and not is_whole(2, least=3) and not is_whole(4, most=3)
 
 
-@pytest.mark.parametrize("rounds", [True, 0, 1.0, "2"])
+@pytest.mark.parametrize("rounds", [True, 0, 1.0, "2", 10**15])
 def test_rounds_are_counted(rounds):
-    with pytest.raises(ConfigError, match=rf"^rounds is {rounds!r}; expected a whole number above 0$"):
+    with pytest.raises(
+        ConfigError, match=rf"^rounds is {rounds!r}; expected a whole number above 0, at most 1,000,000$"
+    ):
         fedlap.simulate(fedlap.FedAvg(), fedlap.data.heart(), fedlap.logistic(), rounds=rounds)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 import adversary
 from fedlap.cli import demo
 from fedlap.cli.processes import Processes
-from fedlap.flower import door, fleet, keyring, server
+from fedlap.flower import door, keyring, rules, server
 from fedlap.flower.transport import GridTransport
 from fedlap.study.agreement import keys
 from fedlap.study.protocol.messages import Reply, Request
@@ -122,7 +122,7 @@ def test_a_member_is_held_to_its_own_messages(served, transport):
         assert refused(node.read, run, others.metadata.message_id) == (403, "a node may read what was sent to it only")
         foreign = (403, "a node may upload the parts of its own replies only")
         assert refused(node.put, run, others.metadata.message_id, b"") == foreign
-        too_long = refused(node.put, run, others.metadata.message_id, bytes(fleet.PIECE))
+        too_long = refused(node.put, run, others.metadata.message_id, bytes(rules.PIECE))
         assert too_long is None or too_long[0] == 413
         for each, message, name in ((node, request, "va"), (other, others, "cleveland")):
             whole = adversary.answering(message, reply(name))

@@ -1,25 +1,32 @@
 """A regression over real processes on loopback with TLS and keys: killed, restarted, in the end the pooled answer."""
 
-import json
+import re
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
 
 import fedlap
 import regression_studies as regressions
+from disks import maybe_small_disk
 from fedlap.cli import demo
+from fedlap.cli.main import app
 from fedlap.cli.processes import Processes, free_port
 from fedlap.study.agreement.scaffold import new_regression
 from fedlap.study.agreement.template import regression_text
+from fedlap.study.protocol.audit import verify
 from fedlap.study.protocol.checkpoint import read_progress
+from fedlap.study.protocol.refusals import Reason
 from fedlap.study.results import load_regression
 from fedlap.study.table.columns import Column
+from leaks import leaked
 
 USED = ["ill", "age", "sex", "smoker"]
 FORMULA = "ill ~ age + sex + smoker"
@@ -37,6 +44,39 @@ def wait_for_step(study, processes, step):
         time.sleep(0.02)
 
 
+def full_disks(study, processes, site, run):
+    """A site with no room, then the coordinator: each says one sentence, and goes on once there is room."""
+    processes.wait_for("west", "connecting to", demo.START)
+    site.fill()
+    demo.start_run(processes, study)
+    begins = " ".join(Reason.DISK.split()[:5])  # the screen breaks lines
+    processes.wait_for("run", f"west refuses: {begins}", demo.START)
+    full = r"cannot be written \(No space left on device\); make room for [\d,]+ bytes in \S+, where 0 bytes are free"
+    said = rf"moments, \S+ s: refused: {site.folder}/audit-west\.jsonl: {full}; it then goes on by itself\n"
+    assert re.search(said, processes.read("west")), processes.read("west")
+    run.fill()
+    site.free()
+    assert processes.running["run"].wait(demo.START) == 2, processes.read("run")
+    *_, last = processes.read("run").splitlines()
+    said = rf"error: {run.folder}/steps-\w+/moments\.npz: {full}, then give the same command again"
+    assert re.fullmatch(said, last), last
+    assert not any("Traceback" in processes.read(name) for name in ("run", "west"))
+    run.free()
+
+
+def assert_heads_are_in_the_logs(study, files):
+    """What the server knows of each member's log, by the command that a member would use."""
+    run_folder = study.folder / "state" / "run"
+    for name in files:
+        log = study.folder / "state" / name / f"audit-{name}.jsonl"
+        words = ["study", "audit", str(log), "--head", str(run_folder / "audit-heads.jsonl")]
+        audited = subprocess.run([sys.executable, "-m", "fedlap", *words], capture_output=True, text=True, timeout=60)
+        assert audited.returncode == 0 and "unbroken" in audited.stdout, audited.stderr
+        assert "lines that the server knows of" in audited.stdout
+    at_server = CliRunner().invoke(app, ["study", "audit", str(study.folder)])
+    assert at_server.exit_code == 0 and at_server.output.count("--head ") == len(files), at_server.output
+
+
 def test_kill_a_node_and_the_server_and_end_in_the_pooled_answer(tmp_path):
     frames = regressions.hospitals()
     columns = [Column.parse(name, regressions.COLUMNS[name]) for name in USED]
@@ -46,10 +86,14 @@ def test_kill_a_node_and_the_server_and_end_in_the_pooled_answer(tmp_path):
     )
     study = new_regression(tmp_path / "wards", text)
     files = {name: regressions.write(tmp_path, name, frames[name][USED]) for name in regressions.MEMBERS}
-    with Processes(tmp_path / "logs") as processes:
+    with ExitStack() as stack:
+        site, run = (stack.enter_context(maybe_small_disk(study.folder / "state" / name)) for name in ("west", "run"))
+        processes = stack.enter_context(Processes(tmp_path / "logs"))
         demo.start_server(processes, study)
         for name, path in files.items():
             demo.start_node(processes, study, name, path)
+        if site and run:
+            full_disks(study, processes, site, run)
         demo.start_run(processes, study)
         wait_for_step(study, processes, 1)
         processes.kill("south")
@@ -62,6 +106,9 @@ def test_kill_a_node_and_the_server_and_end_in_the_pooled_answer(tmp_path):
         demo.start_run(processes, study)
         processes.wait_until_over("run", 150)
         said = {name: processes.read(name) for name in ("server", "run", *files)}
+        assert leaked(tmp_path, study, files) == []
+        assert_heads_are_in_the_logs(study, files)
+        logs = {name: verify(study.folder / "state" / name / f"audit-{name}.jsonl") for name in files}
 
     ordered = {name: frames[name] for name in sorted(frames)}
     here = fedlap.glm(FORMULA, ordered)
@@ -79,15 +126,8 @@ def test_kill_a_node_and_the_server_and_end_in_the_pooled_answer(tmp_path):
         np.testing.assert_array_equal(ours, same)
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
     for name in files:
-        log = study.folder / "state" / name / f"audit-{name}.jsonl"
-        audited = subprocess.run(
-            [sys.executable, "-m", "fedlap", "study", "audit", str(log)], capture_output=True, text=True, timeout=60
-        )
-        assert audited.returncode == 0 and "unbroken" in audited.stdout, audited.stderr
-        entries = [json.loads(line) for line in log.read_text().splitlines()]
+        entries = logs[name]
         replies = {}
         for entry in entries:
             replies.setdefault((entry["kind"], entry["round"]), set()).add(entry["sha256"])
         assert all(len(each) == 1 for each in replies.values()), "a step has one answer, however often it is asked"
-        assert "PRIVATE KEY" not in said[name]
-    assert (study.folder / "state" / "server" / "secret").read_text() not in said["server"] + said["run"]

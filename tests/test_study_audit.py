@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fedlap.cli.study import study_app
 from fedlap.errors import DataError
 from fedlap.study.protocol import audit
+from fedlap.study.protocol.chained import fingerprint
 from fedlap.study.protocol.messages import Reply, Request
 
 
@@ -59,8 +60,8 @@ def test_a_line_cut_off_by_a_crash_does_not_stop_the_log(log):
     assert len(entries) == 5 and "unfinished" in entries[3]
 
 
-def command(path):
-    return CliRunner().invoke(study_app, ["audit", str(path)])
+def command(path, *words):
+    return CliRunner().invoke(study_app, ["audit", str(path), *map(str, words)])
 
 
 def test_the_command_says_how_many_entries_from_when_to_when_and_unbroken(log):
@@ -72,8 +73,8 @@ def test_the_command_says_how_many_entries_from_when_to_when_and_unbroken(log):
     assert first == f"{log}: 3 entries, from {times[0]} to {times[2]}; unbroken"
     send(log, 3)
     assert log.read_bytes().startswith(before)
-    fingerprint = last.removeprefix("fingerprint of the last line: ")
-    assert json.loads(log.read_text().splitlines()[3])["previous"] == fingerprint
+    noted = last.removeprefix("fingerprint of the last line: ")
+    assert json.loads(log.read_text().splitlines()[3])["previous"] == noted
 
 
 def test_the_command_names_lines_that_a_crash_cut_off(log):
@@ -140,4 +141,4 @@ def test_lines_removed_from_the_end_show_in_the_fingerprint_alone(log):
     whole = audit.verify(log)
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
     left = audit.verify(log)
-    assert left == whole[:2] and audit.fingerprint(left[-1]) == whole[2]["previous"]
+    assert left == whole[:2] and fingerprint(left[-1]) == whole[2]["previous"]

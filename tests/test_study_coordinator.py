@@ -50,9 +50,10 @@ def test_a_round_sent_twice_is_applied_once(tmp_path, undisturbed):
     transport = sites.Loopback(TERMS, tmp_path)
 
     def twice(request, member, data):
-        again = encode(transport.site(member).answer(request))
-        assert again == data
-        return again
+        first, again = decode(data, Reply), transport.site(member).answer(request)
+        assert encode(dataclasses.replace(again, recorded=first.recorded)) == data
+        assert again.recorded.line == first.recorded.line + 1 and again.recorded.previous == first.recorded.head
+        return encode(again)
 
     outcome, _, _ = run(tmp_path, twice)
     assert same_bits(outcome.server, undisturbed.server)

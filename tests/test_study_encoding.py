@@ -154,8 +154,17 @@ def test_categories_and_classes_of_few_patients_are_warned_of(tmp_path):
         ({"counts": np.array([-1.0, 4.0])}, "column age: -1 values"),
         ({"sum_of_squares": np.array([1.0, 100.0])}, "column age: no numbers have sum 216"),
         # Finite each, but added to another member's they would be none any more.
-        ({"sum": np.array([1.7e308, 0]), "sum_of_squares": np.full(2, 1.7e308)}, "column age: no numbers have sum"),
-        ({"sum_of_squares": np.array([1e9, 1e308])}, "column dose: no numbers have sum"),
+        ({"sum": np.array([216, 1.7e308])}, r"column dose: no 4 numbers from -1e\+100 to 1e\+100 have the sum 1.7e"),
+        ({"sum_of_squares": np.array([12494, 1e308])}, "column dose: no numbers have sum"),
+        # A mean age of 1e50, of 130 and of -1; more squares than ages up to 120 of this sum can have.
+        ({"sum": np.array([4e50, 7.5]), "sum_of_squares": np.array([4e100, 20])}, "column age: no 4 numbers from 0 to"),
+        ({"sum": np.array([520, 7.5]), "sum_of_squares": np.array([67600.0, 20])}, "from 0 to 120 have the sum 520"),
+        ({"sum": np.array([-4, 7.5])}, "column age: no 4 numbers from 0 to 120 have the sum -4"),
+        ({"sum_of_squares": np.array([25921.0, 20])}, "column age: no numbers have sum 216 and sum of squares 25921"),
+        (
+            {"counts": np.array([3.0, 4.0])},
+            "column age: 3 values in 4 rows; expected one a row, as none",
+        ),
         ({"counts": np.array([4.0, 0.0]), "sum": np.array([216.0, 0.0])}, "column dose: no numbers have sum 0 and"),
     ],
 )

@@ -1,6 +1,7 @@
 """Certificates and keys: whom they let in, and who can read them."""
 
 import base64
+import os
 import ssl
 import stat
 from types import SimpleNamespace
@@ -18,9 +19,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from typer.testing import CliRunner
 
+from disks import small_disk
 from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
-from fedlap.flower import keyring, node
+from fedlap.flower import fleet, keyring, node
 from fedlap.study.agreement import keys, scaffold
 from studies import SMALL
 
@@ -69,7 +71,7 @@ def test_the_server_is_not_believed_elsewhere_nor_by_the_trust_of_another_study(
 def test_a_node_that_finds_another_host_is_told_so(authority, host):
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
         shake_hands(authority, authority / "ca.crt", host)
-    words = node.in_words(str(caught.value), f"{host}:9443")
+    words = fleet.in_words(str(caught.value), f"{host}:9443")
     assert "for another host" in words and "fedlap study certificate" in words
     assert "not the server" not in words
 
@@ -127,6 +129,33 @@ def test_a_members_pair_is_of_the_kind_that_flower_takes(tmp_path):
     assert stat.S_IMODE((tmp_path / "members/north.key").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o277, 0o777])
+def test_private_keys_are_their_owners_alone_whatever_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        for path in (tmp_path / "ca.key", tmp_path / "north.key"):
+            keys.write_new(path, b"a key", private=True)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.key")} == {0o600}
+
+
+def test_two_studies_of_the_same_members_have_no_key_in_common(tmp_path):
+    made = [scaffold.new_study(tmp_path / name, SMALL) for name in ("first", "second")]
+    contents = [path.read_bytes() for study in made for path in study.folder.rglob("*.key")]
+    assert len(contents) == len(set(contents)) == 2 * (2 + len(made[0].members))
+
+
+def test_half_a_key_does_not_stay(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill()
+        with pytest.raises(OSError, match=r"north\.key: cannot be written \(No space left.*; make room for \d+ "):
+            keys.make_member(disk.folder, "north")
+        assert list((disk.folder / "members").iterdir()) == []
+        disk.free()
+        keys.make_member(disk.folder, "north")
+
+
 def test_keys_are_never_overwritten(tmp_path):
     keys.make_member(tmp_path, "north")
     before = (tmp_path / "members/north.key").read_bytes()
@@ -159,8 +188,7 @@ def start(tmp_path, monkeypatch):
         raise AssertionError("the files were to be read first")
 
     monkeypatch.setattr(node, "prepare", lambda *_: None)
-    monkeypatch.setattr(node, "shorten_node_waits", refuse)
-    monkeypatch.setattr(node, "_probe", refuse)
+    monkeypatch.setattr(node, "_connector", refuse)
     study = SimpleNamespace(folder=tmp_path, members=("north", "south"), address="127.0.0.1:1")
     return lambda: node.serve(study, None, tmp_path / "state", tmp_path / "members/north.key", print, 0)
 

@@ -104,10 +104,16 @@ def optional(domain: Domain) -> Domain:
     )
 
 
+def whole(least: int, most: int) -> Domain:
+    """Whole numbers in a range: of all that is counted there is a number that nobody can mean."""
+    return Domain(f"a whole number from {least:,} to {most:,}", lambda value: is_whole(value, least, most))
+
+
+MOST = 1_000_000  # epochs, rounds, or rows of a batch: a run of more would never end
 POSITIVE = real("a number above 0", lambda value: value > 0)
 NONNEGATIVE = real("a number, 0 or above", lambda value: value >= 0)
-COUNT = Domain("a whole number above 0", lambda value: is_whole(value, least=1))
-WHOLE = Domain("a whole number, 0 or above", is_whole)
+COUNT = Domain(f"a whole number above 0, at most {MOST:,}", lambda value: is_whole(value, least=1, most=MOST))
+WHOLE = Domain(f"a whole number, 0 or above, at most {MOST:,}", lambda value: is_whole(value, most=MOST))
 TRUTH = Domain("true or false", lambda value: isinstance(value, bool))
 STRUCTURE = choice("diagonal", "full")
 ANY = Domain("any value", lambda value: True)  # of an argument that its function checks by itself

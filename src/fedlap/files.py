@@ -1,17 +1,20 @@
 """Files that are replaced at once or not at all, the folders they are kept in, and arrays in a file with a header."""
 
+import errno
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedlap.documents import read_json
 from fedlap.errors import DataError
 
 # Folders: of results, and the one where fedlap keeps what it can make or fetch again ----------------------------------
@@ -54,14 +57,82 @@ def new_folder(path: PathLike) -> Iterator[Path]:
         raise
 
 
+# A disk that is full, read-only or gone, in words ---------------------------------------------------------------------
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM)
+
+
+class WriteError(OSError):
+    """A file that could not be written: its message names the file and says what to do about it."""
+
+    cure: str = ""
+
+    @classmethod
+    def of(cls, error: OSError, path: PathLike, size: int = 0) -> "WriteError":
+        """The same error, of writing so many bytes to `path`."""
+        made = cls(error.errno, error.strerror, str(path))
+        made.cure = _cure(error.errno, Path(path), size)
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.filename}: cannot be written ({self.strerror}); {self.cure}"
+
+
+@contextmanager
+def writing(path: PathLike, size: int = 0) -> Iterator[None]:
+    """A block that writes so many bytes to a file, or makes its folder; an error of the disk names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, WriteError):
+            raise
+        raise WriteError.of(error, path, size) from error
+
+
+def in_words(error: OSError) -> str:
+    """An error of the disk as one sentence."""
+    if error.errno in (*FULL, errno.EROFS) and error.filename and not isinstance(error, WriteError):
+        error = WriteError.of(error, error.filename)
+    return str(error) if isinstance(error, WriteError) else f"{error.filename or 'a file'}: {error.strerror or error}"
+
+
+def _cure(number: int | None, path: Path, size: int) -> str:
+    """What to do about an error of writing to a file."""
+    standing = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), Path("/"))
+    if number in FULL:
+        return f"make room {f'for {size:,} bytes ' if size else ''}in {standing}, {_free(standing)}"
+    if number == errno.EFBIG:
+        return f"allow files of {size:,} bytes there (ulimit -f)"
+    if number == errno.EROFS:
+        return f"make the disk of {standing} one that can be written to; it is mounted read-only"
+    if number in FORBIDDEN:
+        return f"let this account write to {standing} and to what is in it"
+    if number in (errno.ENOTDIR, errno.EEXIST):
+        return f"expected a folder in the place of {standing}"
+    if number == errno.ENOENT:
+        return f"bring the folder {path.parent} back"
+    return f"look after the disk of {standing}"
+
+
+def _free(folder: Path) -> str:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return "which is full"
+    if disk.f_files and not disk.f_favail:
+        return "which has no room for one more file"
+    return f"where {disk.f_bavail * disk.f_frsize:,} bytes are free"
+
+
 # A reader finds the old file or the new one, never half ---------------------------------------------------------------
 
 
 @contextmanager
-def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: PathLike, mode: int = 0o666, size: int = 0) -> Iterator[BinaryIO]:
     """A neighbour to write bytes to: once on disk it takes the place of `path`; if the block fails, it goes.
 
-    An error of the disk names `path`, whichever write it came from.
+    An error of the disk names `path`, whichever write it came from, and the `size` that there must be room for.
     """
     path = Path(path)
     unfinished = path.with_name(path.name + ".part")
@@ -72,11 +143,17 @@ def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
     except BaseException as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error is the one to tell
+            unfinished.unlink()
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
-            error.filename = str(path)
+            raise WriteError.of(error, path, size) from error
         raise
-    if os.name == "posix":  # the new name, too, must survive a power cut
+    keep_name(path)
+
+
+def keep_name(path: Path) -> None:
+    """Have a new file's name on disk, too: it must survive a power cut as its content does."""
+    if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -86,8 +163,9 @@ def replacing(path: PathLike, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 def write(path: PathLike, content: str | bytes) -> None:
     """Write text or bytes as a whole file."""
-    with replacing(path) as file:
-        file.write(content if isinstance(content, bytes) else content.encode())
+    content = content if isinstance(content, bytes) else content.encode()
+    with replacing(path, size=len(content)) as file:
+        file.write(content)
 
 
 # Named arrays and a header about them in one file, never a pickle -----------------------------------------------------
@@ -97,21 +175,24 @@ HEADER = "header"
 
 def write_arrays(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write the header, which is JSON, and the arrays; missing folders are made, for the user alone."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with replacing(path, mode=0o600) as file:
-        np.savez(file, **{HEADER: encoded}, **arrays)
+    path, content = Path(path), io.BytesIO()  # in memory first: an archive that ends in a full disk ends badly
+    np.savez(content, **{HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}, **arrays)
+    size = content.tell()
+    with writing(path, size):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(path, mode=0o600, size=size) as file:
+        file.write(content.getbuffer())
 
 
 def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays; ValueError whatever is wrong with the file."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop(HEADER).tobytes())
-    except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
-        raise ValueError(str(error)) from error
+    """The header and the arrays; OSError if the file cannot be opened, ValueError whatever is wrong with it."""
+    with open(path, "rb") as opened:
+        try:
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(arrays.pop(HEADER).tobytes())
+        except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
+            raise ValueError(str(error)) from error
     if not isinstance(header, dict):
         raise ValueError("it does not say what it is of")
     return header, arrays
@@ -123,7 +204,7 @@ def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def read_description(path: Path, formats: Collection[int], thing: str, state: str) -> dict[str, Any]:
     """The JSON file of a thing in a state, such as a history that is saved, if it is of one of these formats."""
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
     except OSError as error:
         expected = f"expected the folder of a {state} {thing}"
         raise DataError(f"{path}: cannot be read ({error.strerror}); {expected}") from error

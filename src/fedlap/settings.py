@@ -2,13 +2,17 @@
 
 import copy
 import inspect
-import tomllib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import AnyAlgorithm
+from fedlap.documents import parse_toml
 from fedlap.domains import domains_of, from_run, parameters
 from fedlap.errors import ConfigError, unknown
 from fedlap.identity import Form, said
@@ -79,8 +83,8 @@ def to_arguments(maker: Callable, arguments: Table, section: str) -> Table:
 def plain_value(word: str) -> Any:
     """A word of the command line as TOML reads it, where a bare word is a string."""
     try:
-        return tomllib.loads(f"value = {word}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {word}", "a value")["value"]
+    except ConfigError:
         return word.strip()
 
 
@@ -121,6 +125,13 @@ class MethodSettings:
     def make_server_solver(self) -> ServerSolver:
         """The server's solver of [server_solver]."""
         return named("server_solver", SERVER_SOLVERS, self.server_solver)
+
+    def count_weights(self, inputs: int, classes: int) -> int:
+        """How many weights the model has on rows of so many inputs; none is drawn."""
+        model: Any = self.make_model()
+        rows = jax.ShapeDtypeStruct((1, inputs), jnp.float32)
+        tree = jax.eval_shape(lambda key: model.init(key, rows, classes), jax.random.key(0))
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
     def check(self) -> None:
         """Make everything: each maker checks its own arguments."""

@@ -14,6 +14,7 @@ import numpy as np
 from fedlap.checks import is_whole
 from fedlap.errors import ConfigError
 
+MOST_SEEDS = 1_000  # of one run
 LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and give two seeds the same stream
 
 
@@ -38,6 +39,8 @@ def check_seed(name: str, seed: object) -> int:
 def check_seeds(name: str, seeds: object) -> tuple[int, ...]:
     """Seeds as a tuple of at least one, each of them once; `name` is what the message calls them."""
     listed = list(seeds) if isinstance(seeds, Iterable) else []
+    if len(listed) > MOST_SEEDS:
+        raise ConfigError(f"{name}: {len(listed):,} seeds; expected at most {MOST_SEEDS:,}")
     if not listed or not all(map(_is_seed, listed)):
         raise ConfigError(f"{name} is {seeds!r}; expected a list of whole numbers from 0 to {LARGEST}")
     if len(set(listed)) < len(listed):

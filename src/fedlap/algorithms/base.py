@@ -14,7 +14,7 @@ symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n`
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, get_args
 
 from fedlap.algebra.hyperparameters import hyperparameters
 from fedlap.algebra.soft_labels import SoftLabels
@@ -160,6 +160,23 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     def precision_ahead(self, g: G) -> Any:
         """How sure the model is: `g.ahead`, the precision without the lag of damping, or else what `precision` says."""
         return getattr(g, "ahead", self.precision(g))
+
+    @property
+    def sends_factor(self) -> bool:
+        """Whether t_k itself is what a client sends: the server then holds all that the client remembers.
+
+        Asked with nothing but a factor, such a method's `contribution` gives that factor back.
+        """
+        t = cast(Any, object())
+        try:
+            return self.contribution(t, cast(Any, None), cast(Any, None)) is t
+        except AttributeError:
+            return False
+
+    @property
+    def expands(self) -> bool:
+        """Whether V_k is made of curvatures of a loss, of which none is below zero: a client's local is a Laplace."""
+        return any(Laplace in get_args(base) for base in getattr(type(self), "__orig_bases__", ()))
 
 
 algorithm = hyperparameters

@@ -101,8 +101,7 @@ def _example(folder: Path) -> list[Path]:
 
 def _fit(files: "Sequence[Path]", site: str | None, asked: Asked, folder: Path, unfinished: Path) -> None:
     """Fit the files; what is to be in the folder is written to another, which takes its place at the end."""
-    import tomllib
-
+    from fedlap.documents import parse_toml
     from fedlap.files import write
     from fedlap.study.agreement.draft import draft_union, read_cells
     from fedlap.study.agreement.regression import resolve_regression
@@ -116,7 +115,7 @@ def _fit(files: "Sequence[Path]", site: str | None, asked: Asked, folder: Path, 
     ignored = sorted({name for each in cells.values() for name in each.columns} - {column.name for column in own})
     text = regression_text(folder.resolve().name, members, own, settings, ignored=ignored, drafted=True)
     write(unfinished / STUDY, text)
-    study = resolve_regression(tomllib.loads(text), folder / STUDY)
+    study = resolve_regression(parse_toml(text, "the drafted study"), folder / STUDY)
     checked = _checked(study, columns, cells, site)
     _carry_out(study, checked, folder, unfinished)
 

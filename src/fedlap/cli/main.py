@@ -90,7 +90,10 @@ def run(commands: typer.Typer) -> None:
     except FedlapError as error:
         message = str(error)
     except OSError as error:
-        message = f"{error.filename or 'a file'}: {error.strerror or error}"
+        from fedlap.files import WriteError, in_words
+
+        again = ", then give the same command again" if isinstance(error, WriteError) else ""
+        message = in_words(error) + again
     else:
         return
     typer.secho(f"error: {message}", fg="red", err=True)

@@ -1,5 +1,7 @@
 """The commands that use the network: `fedlap server`, `fedlap node`, `fedlap study run` and `fedlap study demo`."""
 
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -28,9 +30,11 @@ def server(
     """Start the study's server: members connect to it, and the coordinator runs the study from another window."""
     from fedlap.errors import ConfigError
     from fedlap.flower.server import serve, state_folder, where_to_listen
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.keys import canonical
     from fedlap.study.agreement.reading import read_study
 
+    never_dump()
     contract = read_study(study)
     if bind and bind.count(":") == 1:  # an IPv6 address has more
         raise ConfigError(
@@ -60,14 +64,20 @@ def node(
     ] = None,
     key: Annotated[Path | None, typer.Option(help="This member's private key; by default members/NAME.key.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds to keep trying if the server does not let us in.")] = 1e9,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="This member's state is lost: ask the server for what it has of it.")
+    ] = False,
 ) -> None:
     """Take part in a study as one of its members; the file is checked whole before anything is sent."""
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.reading import read_study
 
+    never_dump()
     contract = read_study(study)
     member = contract.member(name)
     folder = state or contract.folder / "state" / name
     site, about, warnings, rounds = _site(contract, name, data, folder)
+    site.restore = restore
     typer.echo(f"{data}: {about}")
     if explain:
         for line in warnings:
@@ -76,8 +86,13 @@ def node(
     from fedlap.flower.node import serve
 
     raise_on_interrupt()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would leave no time to say good-bye
     typer.echo(f"connecting to {contract.address} as {name}; what is sent is recorded in {site.audit_log}")
-    serve(contract, site, folder, key or member.private_key, typer.echo, patience)
+    try:
+        serve(contract, site, folder, key or member.private_key, typer.echo, patience)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on")
+        raise typer.Exit(130) from None
 
 
 def _site(
@@ -131,27 +146,35 @@ def run(
         Path | None, typer.Option(help="Where the model goes; by default model/ beside STUDY, of a regression result/.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Start a new run after one that has finished.")] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Go on without a member whose state is lost, for good; may be repeated."),
+    ] = None,
 ) -> None:
     """Run the study's rounds on the server, or go on with them, and write what they have found."""
     from fedlap.flower.environment import prepare
     from fedlap.flower.server import private_folder
+    from fedlap.memory import never_dump
     from fedlap.study.agreement.contract import Study
     from fedlap.study.agreement.reading import read_study
     from fedlap.study.protocol import runs
     from fedlap.study.protocol.terms import Terms
 
-    contract = read_study(study)
+    never_dump()
+    contract, lost = read_study(study), tuple(without or ())
+    for name in lost:
+        contract.member(name)
     terms = Terms.of(contract) if isinstance(contract, Study) else None
     raise_on_interrupt()
     with runs.only_one(contract):
         if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
         prepare(private_folder(contract) / "flower-run")
-        said = _trained(contract, output) if isinstance(contract, Study) else _fitted(contract, output)
+        said = _trained(contract, output, lost) if isinstance(contract, Study) else _fitted(contract, output, lost)
     typer.echo(said)
 
 
-def _trained(contract: "Study", output: Path | None) -> str:
+def _trained(contract: "Study", output: Path | None, without: tuple[str, ...]) -> str:
     """Run a study of a model that predicts; what to tell at the end."""
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.model import save_outcome
@@ -159,18 +182,18 @@ def _trained(contract: "Study", output: Path | None) -> str:
     from fedlap.study.protocol.terms import Terms
 
     keep_compiled_programs()
-    ask = lambda transport, tell: Coordinator.of(contract, transport, tell=tell).run()
+    ask = lambda transport, tell: Coordinator.of(contract, transport, tell=tell, without=without).run()
     outcome = _carry_out(contract, Terms.of(contract).last_round + 1, ask)
     output = save_outcome(output or contract.folder / "model", contract, outcome)
     return f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv"
 
 
-def _fitted(contract: "RegressionStudy", output: Path | None) -> str:
+def _fitted(contract: "RegressionStudy", output: Path | None, without: tuple[str, ...]) -> str:
     """Run a regression; its summary, and where the files are."""
     from fedlap.study.protocol.regression.coordinator import RegressionCoordinator
     from fedlap.study.results import save_regression
 
-    ask = lambda transport, tell: RegressionCoordinator(contract, transport, tell=tell).run()
+    ask = lambda transport, tell: RegressionCoordinator(contract, transport, tell=tell, without=without).run()
     outcome = _carry_out(contract, None, ask)
     output = save_regression(output or contract.folder / "result", contract, outcome)
     return f"{outcome.summary}\n\nthe tables are in {output}, and the model is in {output / 'model'}"

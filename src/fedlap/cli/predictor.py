@@ -1,12 +1,12 @@
 """`fedlap fit --model`: a model that predicts, by FedLap-Cov on the files of several sites."""
 
 import tempfile
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
 
+from fedlap.documents import parse_toml
 from fedlap.errors import ConfigError, DataError
 from fedlap.files import write
 from fedlap.study.agreement.contract import TABLE_MODELS, resolve
@@ -45,7 +45,7 @@ def fit_predictor(files: Sequence[Path], target: str, model: str, folder: Path, 
         raise ConfigError("expected two files or more, a site each, with different names")
     text = _drafted(paths, target, model, folder.resolve().name)
     write(unfinished / "study.toml", text)
-    study = resolve(tomllib.loads(text), folder / "study.toml")
+    study = resolve(parse_toml(text, "the drafted study"), folder / "study.toml")
     typer.echo(f"{study.name}: {len(study.columns)} columns, {len(study.members)} sites, {study.rounds} rounds")
     with tempfile.TemporaryDirectory(prefix="fedlap-fit-") as state:
         sites = {name: Site.of(study, name, path, Path(state) / name) for name, path in paths.items()}

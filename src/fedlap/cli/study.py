@@ -1,7 +1,7 @@
 """The commands of a study that need no network: make one, check a file or a log, predict with its model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -80,7 +80,8 @@ Next:
   1. Edit {folder / "study.toml"}: read every line, and the address. Agree on it with all members.
   2. Give each member its files, in a folder of their own and with the same names:
 {to_members}
-     A .key file is secret: it goes to its own member and to nobody else, by a channel you trust.
+     A .key file is secret: it goes to its own member and to nobody else, by a channel you trust. It is for this
+     study alone: a member of two studies has two keys, so that neither server can be entered with the other's.
      ca.key, server.key, server.pem and the .pub files stay here.
   3. Each member checks its file, which sends nothing:
        fedlap study check study.toml --name NAME --data FILE.csv
@@ -208,31 +209,75 @@ def _empty_cells(checked: "Checked", rules: dict[str, str]) -> list[str]:
 
 @study_app.command()
 def audit(
-    file: Annotated[Path, typer.Argument(help="A site's audit log: state/NAME/audit-NAME.jsonl.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A site's log, state/NAME/audit-NAME.jsonl; at the server, the STUDY."),
+    ],
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINE:FINGERPRINT", help="What the server has of this site's log; or its file audit-heads.jsonl."
+        ),
+    ] = None,
 ) -> None:
-    """Verify the log of what a site has sent: that no line was changed, removed or put in. Nothing is written."""
-    from fedlap.errors import DataError
-    from fedlap.study.protocol.audit import verify
+    """Verify the log of what a site has sent: that no line was changed, removed or put in. Nothing is written.
 
+    At the server: where each member's log stood when it last replied, and whether any has ever gone backwards.
+    """
+    from fedlap.errors import ConfigError, DataError
+    from fedlap.study.protocol.heads import FILE
+
+    at_server = file.is_dir() or file.suffix == ".toml" or file.name == FILE
+    if at_server and head is not None:
+        raise ConfigError("--head goes with a site's log; at the server there is nothing to hold it against")
     try:
-        entries = verify(file)
+        lines, doubtful = _heads_of(file) if at_server else (_verified(file, head), False)
     except DataError as error:
         typer.secho(f"broken: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
-    typer.echo(_verified(file, entries))
+    typer.echo("\n".join(lines))
+    if doubtful:
+        raise typer.Exit(1)
 
 
-def _verified(file: Path, entries: list[dict[str, Any]]) -> str:
-    from fedlap.study.protocol.audit import fingerprint
+def _verified(file: Path, head: str | None) -> list[str]:
+    """What is said of a site's log that is whole, and has what the server knows of it."""
+    from fedlap.study.protocol import audit, heads
+    from fedlap.study.protocol.chained import fingerprint
 
+    log = file.read_bytes()
+    entries = audit.chain(log, file)
     whole = [entry for entry in entries if "unfinished" not in entry]
     cut = [str(number) for number, entry in enumerate(entries, 1) if "unfinished" in entry]
     count = "1 entry" if len(whole) == 1 else f"{len(whole)} entries"
     lines = [f"{file}: {count}, from {whole[0]['time']} to {whole[-1]['time']}; unbroken"]
     if cut:
         lines.append(f"cut off by a crash, before anything was sent: line {', '.join(cut)}")
+    if head is not None:
+        known = heads.known(head, str(whole[-1]["member"]))
+        heads.check(log, file, known)
+        lines.append(f"it has all {len(known)} lines that the server knows of, the last of them line {known[-1].line}")
     lines.append(f"fingerprint of the last line: {fingerprint(whole[-1])}")
-    return "\n".join(lines)
+    return lines
+
+
+def _heads_of(path: Path) -> tuple[list[str], bool]:
+    """What is said of all members' logs at the server, and whether there is a doubt about any."""
+    from fedlap.errors import DataError
+    from fedlap.study.agreement.reading import read_study
+    from fedlap.study.protocol import heads, runs
+
+    file = path if path.name == heads.FILE else runs.folder(read_study(path)) / heads.FILE
+    if not file.exists():
+        raise DataError(f"{file}: there is no such file; expected one, from the first reply of a member on")
+    entries = heads.entries(file)
+    lines = [f"{file}: {len(entries)} replies; unbroken"]
+    for member, last in sorted(heads.last(entries).items()):
+        time = next(entry["time"] for entry in reversed(entries) if entry["member"] == member)
+        lines.append(f"{member}: at line {last.line} of its log on {time}; it can check that with  --head {last}")
+    doubts = [entry for entry in entries if entry["doubt"]]
+    lines += [f"{entry['member']}: {entry['doubt']} ({entry['kind']}, {entry['time']})" for entry in doubts]
+    return lines if doubts else [*lines, "no log has ever gone backwards"], bool(doubts)
 
 
 def predict(

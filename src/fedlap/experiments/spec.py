@@ -9,7 +9,6 @@
 
 import copy
 import dataclasses
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -21,6 +20,7 @@ from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.checks import is_number
 from fedlap.data import LOADERS, load
 from fedlap.data.federation import Federation
+from fedlap.documents import parse_toml, read_toml
 from fedlap.domains import COUNT, FromRun, from_run
 from fedlap.engines.setup import everyone
 from fedlap.errors import ConfigError, unknown
@@ -103,18 +103,13 @@ def is_file(word: str) -> bool:
 
 
 def read_table(path: str | Path | None = None) -> tuple[str, Table]:
-    """The name and the contents of a settings file, or of the bundled one. Some editors begin it with a mark."""
+    """The name and the contents of a settings file, or of the bundled one."""
     if path is None:
-        return "heart", tomllib.loads(bundled("heart"))
+        return "heart", parse_toml(bundled("heart"), "heart.toml")
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; expected a TOML file")
-    try:
-        return path.stem, tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file ({error})") from error
+    return path.stem, read_toml(path)
 
 
 def resolve(name: str, table: Table, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Spec:

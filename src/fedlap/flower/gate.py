@@ -22,8 +22,8 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from fedlap.flower.door import Door
-from fedlap.flower.fleet import CALLS, PATH, PULL_MESSAGES, Fleet, NotAllowed
 from fedlap.flower.keyring import Keyring
+from fedlap.flower.rules import CALLS, NOT_ACTIVE, PATH, PULL_MESSAGES, NotAllowed, Rules
 
 SECRET, REPLY = "x-fedlap-secret", "x-fedlap-reply"  # the coordinator's: who it is, how many bytes a reply may have
 LARGEST = 16 * 2**20  # bytes of one request of the coordinator: Flower sends arrays in pieces of 5 MiB
@@ -49,7 +49,7 @@ class Gate:
     ) -> None:
         self.app, self.secret, self.keyring, self.door, self.tell = app, secret.encode(), keyring, door, tell
         self.told: set[str] = set()
-        self.fleet = Fleet()
+        self.rules = Rules()
         self.requests: Counter[bytes] = Counter()  # of each key, being answered now
         self.reading: dict[bytes, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READ_AT_ONCE))
 
@@ -74,16 +74,16 @@ class Gate:
         if scope["method"] == "POST" and _length(headers) > LARGEST:
             raise NotAllowed(413, f"expected at most {LARGEST} bytes")
         if (largest := headers.get(REPLY.encode(), b"")).isdigit():
-            self.fleet.reply = int(largest)
+            self.rules.reply = int(largest)
         self.door.answer(scope["client"])
         try:
             if scope["path"] == "/v1/runtime/confirm-message-received":
                 body = await _body(receive)
-                self.fleet.fetched(ConfirmMessageReceivedRequest.FromString(body).message_object_id)
+                self.rules.fetched(ConfirmMessageReceivedRequest.FromString(body).message_object_id)
                 receive = _again(body, receive)
             await self.app(scope, receive, send)
             if scope["path"] == "/v1/control/stop-run":
-                self.fleet.emptied()
+                self.rules.emptied()
         finally:
             self.door.rest(scope["client"])
 
@@ -101,7 +101,7 @@ class Gate:
             raise
 
     async def _known(self, key: bytes, call: str, length: int, scope: Message, receive: Receive, send: Send) -> None:
-        self.fleet.limit(key, call, length)
+        self.rules.limit(key, call, length)
         if self.requests[key] >= AT_ONCE:
             raise NotAllowed(503, f"{AT_ONCE} requests of this key are being answered; try again")
         self.requests[key] += 1
@@ -110,14 +110,14 @@ class Gate:
             async with self.reading[key]:
                 body = await _body(receive)
                 self._registered(key)  # it may have been revoked while the body came
-                self.fleet.check(key, call, body)
+                self.rules.check(key, call, body)
                 receive = _again(body, receive)
                 if call != PULL_MESSAGES:
                     return await self.app(scope, receive, send)
                 answer = _Answer()
                 await self.app(scope, receive, answer)
                 if answer.status == 200:
-                    self.fleet.sent(key, bytes(answer.body))
+                    self.rules.sent(key, bytes(answer.body))
                 for part in answer.parts:
                     await send(part)
         finally:
@@ -144,7 +144,7 @@ class Gate:
     def _registered(self, key: bytes) -> None:
         if key not in self.keyring.names():
             # As Flower refuses to activate a node that it does not know, so that a node of any age understands it.
-            raise NotAllowed(412, "the key is not, or no longer, that of a member of the study")
+            raise NotAllowed(412, "the key is not, or no longer, that of a member of the study", NOT_ACTIVE)
 
 
 class _Answer:
@@ -208,7 +208,7 @@ async def _nothing() -> Message:
 
 async def _refuse(send: Send, error: NotAllowed) -> None:
     """Answer and close: the rest of a body is not read."""
-    content = {"detail": error.reason} | ({"code": 2004, "extra": error.reason} if error.status == 412 else {})
+    content = {"detail": error.reason} | ({} if error.code is None else {"code": error.code})
     body = json.dumps(content).encode()
     headers = [
         (b"content-type", b"application/json"),

@@ -1,19 +1,17 @@
-"""`fedlap node`: Flower's SuperNode loop around a `Site`, in one process that holds the data and the compiled program.
+"""`fedlap node`: a loop around a `Site`, in one process that holds the data and the compiled program.
 
-Flower would start a new Python for every message, from code that came over the network. Here its loop finds the
-reply already made: the state object it keeps its messages in answers them itself. Nothing a server sends is ever run.
+It asks the SuperLink for a message, answers it and asks again. Nothing that a server sends is ever run.
 """
 
-import logging
-import socket
+import re
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedlap.errors import ConfigError, DataError
-from fedlap.flower.environment import Refused, prepare, shorten_node_waits
+from fedlap.flower.environment import prepare
 from fedlap.study.agreement.contract import CommonStudy
 from fedlap.study.agreement.keys import check_private
 from fedlap.study.protocol.messages import Reply, Request
@@ -22,10 +20,45 @@ from fedlap.study.protocol.respondent import Respondent
 
 if TYPE_CHECKING:  # Flower and its packages are imported once `prepare` has set them up
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from flwr.supercore.object_store import ObjectStore, ObjectStoreFactory
-    from flwr.supernode.nodestate import NodeState
+    from flwr.app import RecordDict
 
-AGAIN = 5.0  # seconds until a node that was not let in asks again
+    from fedlap.flower.fleet import Fleet
+
+# Seconds between two questions whether there is a message. Each costs the SuperLink some 7 ms (TLS, a P-384 signature,
+# SQL), so a node asks the less often the more nodes there are; Flower's fixed 3 s suit a hundred.
+POLL = (0.2, 0.03, 3.0)  # at least, for each member, at most
+AGAIN = 3.0  # seconds until a node that is not heard asks again
+
+
+class OutOfPatience(ConfigError):
+    """A node was not heard for as long as its user would wait; the message is what was wrong last."""
+
+
+class Trouble:
+    """What keeps a node from its server: told once, waited for, and after so many seconds an error."""
+
+    def __init__(self, address: str, patience: float, tell: Callable[[str], None]) -> None:
+        self.address, self.patience, self.tell = address, patience, tell
+        self.since: float | None = None
+        self.told: str | None = "nothing yet"
+
+    def wait(self, words: str) -> None:
+        """Return when it is time to try again."""
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        if now - self.since >= self.patience:
+            raise OutOfPatience(words)
+        kind = re.sub(r"[0-9]+", "", words)  # a number may be another one at every attempt
+        if kind != self.told:
+            self.tell(f"{words}; trying again every {AGAIN:.0f} s")
+        self.told = kind
+        time.sleep(AGAIN)
+
+    def over(self) -> None:
+        """The server has answered."""
+        if self.told:
+            self.tell(f"connected to {self.address}")
+        self.since = self.told = None
 
 
 def serve(
@@ -36,34 +69,51 @@ def serve(
     tell: Callable[[str], None],
     patience: float = float("inf"),
 ) -> None:
-    """Connect and answer until stopped. One that is not let in tries again for so many seconds."""
-    prepare(folder / "flower", logging.WARNING)  # such as: the server has gone, retrying
+    """Connect and answer until stopped. Whatever goes wrong is told once and tried again for so many seconds."""
+    prepare(folder / "flower")
     private, authority = _private_key(key), _authority(study.folder / "ca.crt")
-    shorten_node_waits(len(study.members))
-    from flwr.supercore.object_store import ObjectStoreFactory
-    from flwr.supernode.start_client_internal import start_client_internal
-
-    begun = time.monotonic()
+    connect = _connector(study.address, authority, private)
+    trouble = Trouble(study.address, patience, tell)
+    least, per_member, most = POLL
+    poll = min(max(least, per_member * len(study.members)), most)
     while True:
         try:
-            _probe(study.address)
-            start_client_internal(
-                # Flower's loop asks its factory for these two alone: `objectstore_factory` and `state()`.
-                state_factory=_StateFactory(ObjectStoreFactory(), site),  # pyright: ignore[reportArgumentType]
-                server_address=study.address,
-                node_config={},
-                root_certificates=authority,
-                insecure=False,
-                authentication_keys=(private, private.public_key()),
-                isolation="process",
-            )
-            reason = "the connection has ended"
-        except Refused as error:
-            reason = in_words(str(error), study.address)
-        if time.monotonic() - begun > patience:
-            raise ConfigError(reason)
-        tell(f"{reason}; trying again in {AGAIN:.0f} s")
-        time.sleep(AGAIN)
+            with closing(connect(trouble.wait)) as fleet:
+                while True:
+                    answered = answer_next(fleet, site)
+                    trouble.over()
+                    if not answered:
+                        time.sleep(poll)
+        except OutOfPatience:
+            raise
+        except Exception as error:  # a node must stay: what it cannot go on with it begins anew
+            trouble.wait(_one_line(error))
+
+
+def _connector(
+    address: str, authority: bytes, key: "EllipticCurvePrivateKey"
+) -> "Callable[[Callable[[str], None]], Fleet]":
+    """How to be let in by the server."""
+    from fedlap.flower.fleet import Fleet
+
+    return lambda wait: Fleet(address, authority, key, wait)
+
+
+def answer_next(fleet: "Fleet", site: Respondent) -> bool:
+    """Answer the next message; whether there was one."""
+    from fedlap.flower import wire
+    from fedlap.flower.fleet import RunOver
+
+    try:
+        arrived = fleet.receive()
+        if arrived is None:
+            return False
+        began = time.monotonic()
+        content = wire.content(answer(site, arrived.content))
+        fleet.reply(arrived.message, content, time.monotonic() - began)
+    except RunOver:
+        pass  # whoever asked has stopped, and asks again if he still wants to know
+    return True
 
 
 def _private_key(path: Path) -> "EllipticCurvePrivateKey":
@@ -105,86 +155,7 @@ def _authority(path: Path) -> bytes:
     return content
 
 
-def _probe(address: str) -> None:
-    """Raise if nobody listens there: Flower would try for ever without a word."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        raise Refused(f"{error.strerror or error}") from error
-
-
-def in_words(message: str, address: str) -> str:
-    """A refusal in words, with what a data manager can do about it."""
-    if "2004" in message:
-        return (
-            "the server did not let this node in: its key is not registered there, or another node with the same key "
-            "is, or was until a moment ago, connected"
-        )
-    if "certificate is not valid for" in message:  # Python's words, of a name as of a number: a mismatch of hosts
-        return (
-            f"the server's certificate is for another host than that of {address}; correct the address in [network] of "
-            "study.toml, or ask the coordinator for a new certificate (fedlap study certificate)"
-        )
-    if "certificate" in message.lower():
-        return f"the server at {address} has no certificate of this study's authority (ca.crt): it is not the server"
-    return f"the server at {address} does not answer: {message.splitlines()[-1]}"
-
-
-class _StateFactory:
-    """What Flower's loop asks for its state: always the same one, which answers."""
-
-    def __init__(self, objectstore_factory: "ObjectStoreFactory", site: Respondent) -> None:
-        self.objectstore_factory, self.site = objectstore_factory, site
-        self.made: NodeState | None = None
-
-    def state(self) -> "NodeState":
-        if self.made is None:
-            self.made = _answering_state(self.objectstore_factory.store(), self.site)
-        return self.made
-
-
-def _answering_state(store: "ObjectStore", site: Respondent) -> "NodeState":
-    """Flower's in-memory state of a node, except that a message put into it turns into its reply."""
-    from flwr.app import Message
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
-
-    from fedlap.flower import wire
-
-    class AnsweringState(InMemoryNodeState):
-        def create_task(self, *_: Any, **__: Any) -> int:
-            return 1  # there is no other process to hand a task to
-
-        def get_messages_legacy(
-            self, *, run_ids: Sequence[int] | None = None, is_reply: bool | None = None, limit: int | None = None
-        ) -> Sequence[Message]:
-            if is_reply:
-                for message in super().get_messages_legacy(is_reply=False):
-                    self._answer(message)
-            return super().get_messages_legacy(run_ids=run_ids, is_reply=is_reply, limit=limit)
-
-        def _answer(self, message: Message) -> None:
-            identifier = message.metadata.message_id
-            self.record_message_processing_start(identifier)
-            objects = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(identifier))]
-            contents = {name: content for name in objects if (content := store.get(name)) is not None}
-            whole = inflate_object_from_contents(identifier, contents)
-            assert isinstance(whole, Message), "Flower's loop puts messages here, and nothing else"
-            store.delete(identifier)
-            reply = Message(wire.content(answer(site, whole.content)), reply_to=message)
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            store.preregister(reply.metadata.run_id, get_object_tree(reply))
-            for name, content in get_all_nested_objects(reply).items():
-                store.put(name, content.deflate())
-            self.store_message(reply)
-            self.record_message_processing_end(identifier)
-
-    return AnsweringState(store)
-
-
-def answer(site: Respondent, records: Any) -> Reply:
+def answer(site: Respondent, records: "RecordDict") -> Reply:
     """The site's reply to what has arrived, whatever it is."""
     from fedlap.flower import wire
 
@@ -195,6 +166,20 @@ def answer(site: Respondent, records: Any) -> Reply:
         return Reply(site.member, "", Reason.UNREADABLE.value)
     try:
         return site.answer(request)
-    except Exception:  # a site must stay; what went wrong is for its own log, not for the network
-        site.log(traceback.format_exc())
+    except Exception as error:  # a site must stay; what went wrong is for its own log, not for the network
+        site.log(f"could not answer: {_one_line(error)}")
         return Reply(site.member, request.digest, Reason.OTHER.value)
+
+
+def _one_line(error: Exception) -> str:
+    """An error in one line; one that nobody foresaw says where it was raised, for whoever mends it."""
+    from fedlap.flower.fleet import Refused
+
+    words = " ".join(str(error).split())
+    if isinstance(error, Refused):
+        return words
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})" if trace else ""
+    return f"{type(error).__name__}: {words}{place}"

@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedlap.errors import DataError
-from fedlap.flower import fleet, wire
+from fedlap.flower import rules, wire
 from fedlap.flower.environment import SERVER_POLL
 from fedlap.flower.keyring import Keyring, public_keys
 from fedlap.flower.link import Link, assembled, identifiers
@@ -73,7 +73,7 @@ class GridTransport:
         study: CommonStudy,
         secret: str,
         tell: Callable[[str], None] = lambda line: None,
-        reply: int = fleet.REPLY,
+        reply: int = rules.REPLY,
     ) -> None:
         public_keys(study)  # an error at once where a file is wrong
         self.study, self.secret, self.tell, self.reply = study, secret, tell, reply

@@ -9,14 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from fedlap.arrays import Array, Key
 from fedlap.checks import is_whole
-from fedlap.errors import ConfigError, unknown
+from fedlap.domains import Domain
+from fedlap.errors import unknown
 from fedlap.models.convolution import convolve, max_pool, pad, patches
 
 # Layers ---------------------------------------------------------------------------------------------------------------
@@ -253,10 +254,20 @@ def logistic(bias: bool = False) -> Network:
     return Network((Flatten(), Dense(bias=bias, draw=zeros)))
 
 
-def mlp(hidden: Sequence[int] = (200, 100), activation: str = "relu") -> Network:
+MOST_LAYERS, MOST_UNITS = 100, 100_000
+WIDTHS = Domain(
+    f"whole numbers above 0, for example (200, 100): at most {MOST_LAYERS} layers of {MOST_UNITS:,} units",
+    lambda hidden: (
+        isinstance(hidden, (list, tuple))
+        and len(hidden) <= MOST_LAYERS
+        and all(is_whole(width, least=1, most=MOST_UNITS) for width in hidden)
+    ),
+)
+
+
+def mlp(hidden: Annotated[Sequence[int], WIDTHS] = (200, 100), activation: str = "relu") -> Network:
     """A multilayer perceptron; 178,110 weights on 28 × 28 images of ten classes."""
-    if not (isinstance(hidden, (list, tuple)) and all(is_whole(width, least=1) for width in hidden)):
-        raise ConfigError(f"mlp: hidden is {hidden!r}; expected whole numbers above 0, for example (200, 100)")
+    WIDTHS.check("mlp: hidden", hidden)
     inner = [layer for width in hidden for layer in (Dense(width), Activation(activation))]
     return Network((Flatten(), *inner, Dense()))
 

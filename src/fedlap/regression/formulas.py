@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -23,6 +23,12 @@ CONTRASTS = ("Diff", "Helmert", "Poly", "Sum", "Treatment")
 FUNCTIONS = ("C", "poly", *ROWWISE, *MOMENTS, *SPLINES)
 OPERATORS = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
 SETTINGS = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.UnaryOp, ast.USub, ast.Load)
+
+PLAIN = (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.USub, ast.UAdd)
+LONGEST = 10_000  # characters of a formula
+MOST_TERMS = 10_000
+MOST_KNOTS = 100  # of a spline, and the degree of a polynomial
+LARGEST = 1e100  # a number in a formula
 
 # What a formula needs to know of a column, beside its kind.
 NUMBER = "number"  # it is computed with
@@ -62,8 +68,14 @@ def parse(formula: str) -> Parsed:
     formulaic = library()
     if not isinstance(formula, str) or not formula.strip():
         raise ConfigError(f"the formula is {formula!r}; expected a text such as 'outcome ~ age + C(sex)'")
+    if len(formula) > LONGEST:
+        raise ConfigError(f"the formula has {len(formula):,} characters; expected at most {LONGEST:,}")
     try:
+        if (terms := _most_terms(formulaic.parser.DefaultFormulaParser().get_ast(formula))) > MOST_TERMS:
+            _refuse(formula, 0, f"it has up to {terms:.3g} terms; expected at most {MOST_TERMS:,}")
         read = formulaic.Formula(formula)
+    except RecursionError:
+        raise ConfigError("the formula has brackets or signs within each other that are too many to read") from None
     except formulaic.errors.FormulaicError as error:
         _refuse_syntax(formula, str(error))
     except SyntaxError as error:
@@ -87,6 +99,27 @@ def parse(formula: str) -> Parsed:
         if name in functions:
             _refuse(formula, formula.find(name), f"{name!r} is a column and a function; expected two names")
     return Parsed(formula, left, right, left_reader.column, left_reader.needs, right_reader.needs)
+
+
+def _most_terms(tree: Any) -> float:
+    """At most so many terms are made of a formula, counted before they are: a * b * c stands for seven."""
+    waiting, order = [tree], []
+    while waiting:
+        order.append(waiting.pop())
+        waiting += getattr(order[-1], "args", ())
+    counts: dict[int, float] = {}
+    for node in reversed(order):  # what is inside comes first
+        inner = [counts[id(each)] for each in getattr(node, "args", ())]
+        symbol = node.operator.symbol if inner else ""
+        if symbol in ("**", "^"):
+            power = str(node.args[-1])
+            short = power.isdigit() and len(power) == 1
+            counts[id(node)] = inner[0] ** int(power) if short else max(inner[0], 3.0) ** 10
+        elif symbol in ("*", ":", "/", "in") and len(inner) == 2:
+            counts[id(node)] = sum(inner) + inner[0] * inner[1]
+        else:
+            counts[id(node)] = sum(inner) or 1.0
+    return counts[id(tree)]
 
 
 def call_of(expression: str) -> ast.Call | None:
@@ -164,10 +197,18 @@ class _Reader:
             if _dotted(node) not in ("np.pi", "np.e"):
                 self.refuse(node, "is not known here")
             self.functions.add("np")
+        elif isinstance(node, ast.BinOp) and not _names(node):
+            if not all(isinstance(each, PLAIN) and is_real(getattr(each, "value", 0)) for each in ast.walk(node)):
+                self.refuse(node, "is computed from numbers alone; expected the number, written out")
+            for child in (node.left, node.right):
+                self.visit(child)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, complex | bytes) or (is_real(node.value) and abs(node.value) > LARGEST):
+                self.refuse(node, f"is no number of a formula; expected at most {LARGEST:g}")
         elif isinstance(node, OPERATORS):
             for child in ast.iter_child_nodes(node):
                 self.visit(child)
-        elif not isinstance(node, (ast.Constant, ast.Load)):
+        elif not isinstance(node, ast.Load):
             self.refuse(node, "is not known here")
 
     def compare(self, node: ast.Compare) -> None:
@@ -232,6 +273,9 @@ class _Reader:
         df = argument(node, 1, "df")
         if name in SPLINES and df is not None and not (isinstance(df, ast.Constant) and df.value is None):
             self.note(column, QUANTILES)
+        for each in (df, argument(node, 1 if name == "poly" else 3, "degree")):
+            if isinstance(each, ast.Constant) and is_real(each.value) and each.value > MOST_KNOTS:
+                self.refuse(node, f"has too many parts; expected at most {MOST_KNOTS}")
         for each in (*node.args[1:], *(keyword.value for keyword in node.keywords)):
             self.setting(each)
 
@@ -248,6 +292,16 @@ class _Reader:
     def refuse(self, node: ast.AST, why: str) -> NoReturn:
         what = ast.unparse(node)
         _refuse(self.formula, max(self.formula.find(what), 0), f"{what!r} {why}")
+
+
+def _names(node: ast.AST) -> bool:
+    """Whether an expression has a column or a function in it."""
+    return any(isinstance(each, (ast.Name, ast.Call, ast.Attribute)) for each in ast.walk(node))
+
+
+def is_real(value: object) -> TypeGuard[float]:
+    """Whether what is written out is a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _dotted(node: ast.expr) -> str:

@@ -50,7 +50,7 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]
     try:
         header, arrays = files.read_arrays(path)
         return header, arrays.pop("table"), arrays
-    except (ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable checkpoint ({error})") from error
 
 

@@ -74,6 +74,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
     card = {
         "rounds": len(history),
         "members": outcome.sizes,
+        "without": outcome.without,  # who was left out for good, after which round, and how
         "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
         "run": outcome.run,
         "weights_sha256": digest(pack(outcome.server.w)),
@@ -143,10 +144,18 @@ def load(folder: str | Path) -> Fitted:
     for what, found, expected in zip(("digest", "features", "classes"), given, wanted, strict=False):
         if found != expected:
             raise DataError(f"{folder / CARD}: its {what} are not those of its study; the file has been changed")
-    arrays = _safetensors().load(read_described(folder / ARRAYS, given[-1], CARD))
-    weights, precision = _trees(folder / ARRAYS, study, arrays)
+    weights, precision = _trees(folder / ARRAYS, study, _arrays(folder / ARRAYS, given[-1]))
     pooled = encoding.Pooled(np.array(rows, np.float64), counts, means, deviations)
     return Fitted(folder, study, pooled, weights, precision, card)
+
+
+def _arrays(path, sha256):
+    """The arrays of a file that its card knows; of a damaged or foreign one the library says what is wrong."""
+    library, content = _safetensors(), read_described(path, sha256, CARD)
+    try:
+        return library.load(content)
+    except Exception as error:  # its own errors, and whatever NumPy says of types and shapes that are none
+        raise DataError(f"{path}: not a file of arrays ({str(error)[:200]}); expected what a run wrote") from error
 
 
 def _standardisation(study, table):

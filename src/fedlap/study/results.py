@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedlap import files
+from fedlap.checks import is_number
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import read_description
 from fedlap.regression.glm import GlmModel
@@ -27,6 +28,7 @@ from fedlap.regression.prediction import Prediction
 from fedlap.regression.summary import label
 from fedlap.study.agreement.regression import RegressionStudy, resolve_regression
 from fedlap.study.protocol.regression.coordinator import AnyFit, RegressionOutcome
+from fedlap.study.table.problems import shown
 from fedlap.study.table.table import Checked, check_new_rows
 
 FORMAT = 1
@@ -91,9 +93,12 @@ def load_regression(folder: str | Path) -> RegressionModel:
         parameters, covariance = np.array(card["parameters"], float), np.array(card["covariance"], float)
         if card["digest"] != study.digest or card["design"] != json.loads(json.dumps(study.design.as_dict())):
             raise DataError(f"{path}: its design is not that of its study; the file has been changed")
-        size = study.model.size
-        if parameters.shape != (size,) or covariance.shape != (size, size) or not np.isfinite(parameters).all():
-            raise DataError(f"{path}: {parameters.shape} parameters; expected {size} finite ones")
+        size, degrees = study.model.size, card["degrees"]
+        finite = np.isfinite(parameters).all() and np.isfinite(covariance).all()
+        if parameters.shape != (size,) or covariance.shape != (size, size) or not finite:
+            raise DataError(f"{path}: {parameters.shape} parameters; expected {size} finite ones, and their covariance")
+        if degrees is not None and not (is_number(degrees) and degrees > 0):
+            raise DataError(f"{path}: its degrees of freedom are {shown(degrees)}; expected a number above 0, or null")
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, FedlapError):
             raise
@@ -113,6 +118,7 @@ def _card(study: RegressionStudy, outcome: RegressionOutcome) -> dict[str, Any]:
         "covariance": fit.cov_params().to_numpy().tolist(),
         "degrees": fit.degrees if math.isfinite(fit.degrees) else None,
         "rows": dict(fit.regression.rows),
+        "without": list(outcome.lost),  # members left out for good, of whom nothing is in the fit
         "rounds": fit.rounds,
         "converged": fit.converged,
         "log_likelihood": fit.llf,

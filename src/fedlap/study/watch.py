@@ -55,7 +55,7 @@ class Watch:
             self.waiting = event.note
         if event.kind == "round":
             self.metrics = f"{self._of(event.step)}: {event.note}"
-        if event.kind in ("refused", "waiting", "resumed", "round"):
+        if event.kind in ("refused", "audit", "waiting", "resumed", "round", "noted"):
             self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
         if event.kind == "waiting" and (missing := self._missing()):
             self.note("no answer from " + ", ".join(f"{member}, asked at {self._since(member)}" for member in missing))

@@ -4,13 +4,13 @@
 [columns]    one table a column: kind, unit or categories, range, and what an empty cell means
 [target]     the column to predict, and its classes
 [model] [solver] [server_solver] [algorithm]    name and arguments, as in an experiment's settings file
+[robust]     (if wanted) bound: how often the middle member's move one member may move the model, in a round
 [network]    address, quorum, deadline, retries
 
 All but [network] is the same at every member, which the digest shows; [network] is the coordinator's and may
 change while a study is under way.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,12 +18,22 @@ from typing import Any
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
+from fedlap.documents import read_toml
 from fedlap.errors import ConfigError, unknown
 from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
-from fedlap.study.agreement.sections import General, NetworkSection, parse_general, parse_network
-from fedlap.study.table.columns import Column, Target
+from fedlap.study.agreement.sections import (
+    General,
+    NetworkSection,
+    RobustSection,
+    parse_general,
+    parse_network,
+    parse_robust,
+)
+from fedlap.study.table.columns import MOST_COLUMNS, Column, Target
+from fedlap.study.table.problems import shown
 
-SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "network")
+SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "robust", "network")
+MOST_NUMBERS = 2**27  # of a model, in one message: half a gigabyte
 TABLE_MODELS = ("logistic", "mlp")  # the models whose inputs are rows of numbers
 
 
@@ -86,6 +96,7 @@ class Study(CommonStudy):
     rounds: int
     test_fraction: float
     share_points: bool
+    bound: float | None  # on one member's part in a round's move, [robust]; None is none
     method: MethodSettings = field(repr=False)
 
     @classmethod
@@ -102,6 +113,8 @@ class Study(CommonStudy):
             "target": identity.of(self.target),
             **of_method(self.method),
         }
+        if self.bound is not None:
+            content["robust"] = identity.said(RobustSection, {"bound": self.bound})
         return identity.digest(content)
 
     def shared(self) -> dict[str, Any]:
@@ -115,6 +128,7 @@ class Study(CommonStudy):
             "target": self.target.as_dict(),
             **{section: method[section] for section in ("model", "solver", "server_solver")},
             "algorithm": {"name": name, **method["algorithms"][name]},
+            **({} if self.bound is None else {"robust": {"bound": self.bound}}),
         }
 
     def _general(self):
@@ -126,12 +140,7 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], Path]:
     """The settings in a file, or in the study.toml of a folder, and the path of the file."""
     path = Path(path)
     path = path / "study.toml" if path.is_dir() else path
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig")), path
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file ({error})") from error
+    return read_toml(path), path
 
 
 def resolve(table: dict[str, Any], path: str | Path) -> Study:
@@ -153,23 +162,28 @@ def _resolve(table, path):
             f"network.quorum is {quorum}; {method.algorithm_name} has one round, and would never hear a member "
             f"that is left out of it: expected {len(general.members)}, all members"
         )
+    columns = parse_columns(table["columns"], general.ignored_columns, target)
+    _check_size(method, columns, target)
     return Study(
-        **common_fields(path, general, network, parse_columns(table["columns"], general.ignored_columns, target)),
+        **common_fields(path, general, network, columns),
         target=target,
         rounds=general.rounds,
         test_fraction=float(general.test_fraction),
         share_points=general.share_points,
+        bound=_bound(table.get("robust"), method),
         method=method,
     )
 
 
 def check_sections(table: dict[str, Any], known: Sequence[str], needed: Sequence[str]) -> None:
     """ConfigError unless a study's table has no other sections than these, and all that are needed."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"the study is {shown(table)}; expected its sections, {', '.join(known)}")
     for section, value in table.items():
         if section not in known:
             raise unknown("section", section, known)
         if not isinstance(value, dict) and not (section == "columns" and isinstance(value, list)):
-            raise ConfigError(f"{section} is {value!r}; expected a table, [{section}]")
+            raise ConfigError(f"{section} is {shown(value)}; expected a table, [{section}]")
     for section in needed:
         if section not in table:
             raise ConfigError(f"[{section}] is missing")
@@ -194,11 +208,15 @@ def common_fields(path: Path, general: General, network: NetworkSection, columns
 
 def parse_columns(table: Any, ignored: Sequence[str], target: Target | None = None) -> tuple[Column, ...]:
     """The section [columns], checked."""
-    pairs = table.items() if isinstance(table, dict) else table
+    pairs = list(table.items()) if isinstance(table, dict) else table
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        raise ConfigError(f"columns is {shown(table)}; expected a table, [columns]")
+    if not 0 < len(pairs) <= MOST_COLUMNS:
+        raise ConfigError(f"[columns] has {len(pairs):,} columns; expected at least one and at most {MOST_COLUMNS:,}")
     columns = tuple(Column.parse(name, column) for name, column in pairs)
-    if not columns:
-        raise ConfigError("[columns] is empty; expected at least one column")
-    names = [column.name for column in columns]
+    names = {column.name for column in columns}
+    if len(names) < len(columns):
+        raise ConfigError("[columns] has a column twice; expected each once")
     if target is not None and target.name in names:
         raise ConfigError(f"{target.name!r} is the target and in [columns]; expected it in [target] only")
     for name in ignored:
@@ -207,8 +225,29 @@ def parse_columns(table: Any, ignored: Sequence[str], target: Target | None = No
     return columns
 
 
+def _check_size(method, columns, target):
+    """Refuse a model that no member could send: its weights and their precision are as many numbers."""
+    inputs = sum(1 if column.kind == "number" else len(column.categories) - 1 for column in columns)
+    weights = method.count_weights(inputs, len(target.classes))
+    full = getattr(method.make_algorithm(), "covariance", "diagonal") == "full"
+    numbers = weights**2 if full else weights
+    if numbers > MOST_NUMBERS:
+        square = f', and their full covariance {numbers:,} numbers (covariance = "diagonal" has fewer)' if full else ""
+        raise ConfigError(f"the model has {weights:,} weights{square}; expected at most {MOST_NUMBERS:,}")
+
+
 def _member(folder, name):
     return Member(name, folder / "members" / f"{name}.pub", folder / "members" / f"{name}.key")
+
+
+def _bound(table: dict[str, Any] | None, method: MethodSettings) -> float | None:
+    bound = parse_robust(table).bound
+    if bound is not None and not method.make_algorithm().sends_factor:
+        raise ConfigError(
+            f"[robust] bounds how far a factor moves in a round, and {method.algorithm_name} sends none; expected an "
+            "algorithm that does, such as fedlap or fedlap_cov, or no [robust]"
+        )
+    return bound
 
 
 def _method(general, table):

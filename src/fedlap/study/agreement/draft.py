@@ -9,9 +9,10 @@ from typing import NamedTuple
 from fedlap.errors import DataError, nearest, unknown
 from fedlap.study.table.cells import NUMBER, is_empty
 from fedlap.study.table.columns import Column, Target
-from fedlap.study.table.problems import Problems
+from fedlap.study.table.problems import Problems, shown
 from fedlap.study.table.sheet import read
 
+MOST_CELLS = 2**25  # of a file that is drafted from: all its texts are kept at once
 MOST_CATEGORIES = 20  # text of more kinds is free text or an identifier, which no model should see
 MOST_CODES = 6  # whole numbers of at most so many kinds are codes, such as 0 and 1
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -54,19 +55,23 @@ def read_cells(path: str | Path) -> Cells:
     """A CSV or Parquet file as texts."""
     path = Path(path)
     problems = Problems(path)
-    sheet = read(path, problems)
-    rows = list(sheet.rows)
-    problems.stop()
+    sheet = read(path, problems, MOST_CELLS)
     header = sheet.header
     for place, name in enumerate(header, start=1):
         if not name:
             raise DataError(f"{path.name}, row 1: column {place} of the header has no name; expected one")
-    twice = [name for place, name in enumerate(header) if name in header[:place]]
-    if len(header) < 2 or twice:
-        found = f"two columns are named {twice[0]!r}" if twice else f"{len(header)} column"
+    if len(header) < 2 or len(set(header)) < len(header):
+        twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
+        found = f"two columns are named {shown(twice)}" if twice else f"{len(header)} column"
         raise DataError(f"{path.name}, row 1: {found}; expected at least two columns, with different names")
-    columns = {name: [_text(cells[place]) for _, cells in rows] for place, name in enumerate(header)}
-    return Cells(path, columns, [number for number, _ in rows])
+    columns: dict[str, list[str]] = {name: [] for name in header}
+    numbers = []
+    for number, cells in sheet.rows:
+        numbers.append(number)
+        for texts, cell in zip(columns.values(), cells, strict=True):
+            texts.append(_text(cell))
+    problems.stop()
+    return Cells(path, columns, numbers)
 
 
 def draft_union(files: Mapping[str, Cells], used: Collection[str]) -> tuple[Column, ...]:

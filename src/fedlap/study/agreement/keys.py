@@ -5,6 +5,10 @@ ca.key                     stays with the coordinator; signs server certificates
 server.pem, server.key     stay with the coordinator, on the server
 members/NAME.key           to that member only: by it the server knows the member
 members/NAME.pub           stays with the coordinator, who registers it
+
+All of them are of one study. A key that served two would let whoever runs one server, or has stolen one laptop, into
+the other study; and taking it back would shut a member out of both. A server cannot know of other studies' keys, so
+nothing checks this: `fedlap study new` makes new ones each time.
 """
 
 import datetime
@@ -94,13 +98,19 @@ def make_member(folder: str | Path, name: str) -> None:
 
 
 def write_new(path: Path, content: bytes, private: bool = False) -> None:
-    """A file that did not exist; a private one is its owner's alone from its first byte."""
+    """A file that did not exist, whole or not at all; a private one is its owner's alone from its first byte."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
     except FileExistsError as error:
         raise ConfigError(f"{path} exists already; keys and certificates are never overwritten") from error
-    with open(descriptor, "wb") as file:
-        file.write(content)
+    try:
+        with files.writing(path, len(content)), open(descriptor, "wb") as file:
+            if private:
+                os.fchmod(descriptor, 0o600)  # some umasks take from the owner, too
+            file.write(content)
+    except OSError:
+        path.unlink()
+        raise
 
 
 def check_private(path: str | Path) -> Path:

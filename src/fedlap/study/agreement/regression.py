@@ -9,7 +9,8 @@ Every column of the design follows from this file, so that no site has to descri
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from fedlap.checks import is_number
 from fedlap.errors import ConfigError, nearest, unknown
 from fedlap.regression.cox import TIES
 from fedlap.regression.design import Design, Roles, agree, variables
-from fedlap.regression.formulas import CLASSES, LEVELS, MOMENT, NUMBER, QUANTILES, RANGE, parse
+from fedlap.regression.formulas import CLASSES, LEVELS, MOMENT, NUMBER, QUANTILES, RANGE, SPLINES, parse
 from fedlap.regression.glm import GlmModel, outcome_of
 from fedlap.regression.hazards import CoxModel
 from fedlap.regression.prior import normal
@@ -33,6 +34,7 @@ from fedlap.study.table.columns import Column
 SECTIONS = ("study", "columns", "regression", "network")
 ELSEWHERE = ("rounds", "test_fraction", "share_points")  # what [study] has for a model that predicts
 ROLES = ("weights", "offset", "exposure", "trials", "duration", "event")
+MOST_COEFFICIENTS = 1_000
 OPEN = (1.0, 2.0)  # a column without a range is as if from here to there, to formulas that do not look at its range
 
 
@@ -196,12 +198,32 @@ def _design(section: RegressionSection, columns: Sequence[Column]) -> Design:
             raise ConfigError(
                 f"columns.{name} is not used by the regression; leave it out, or list it in study.ignored_columns"
             )
+    _check_extent(section.formula, known)
     told = {name: _description(known[name], needs, section) for name, needs in needed.items()}
     design = agree(section.formula, {"study.toml": {"rows": 1, "variables": told}}, roles)
     # The first category of the file is the reference, as in every study.
     levels = {name: list(known[name].categories) for name in needed if known[name].kind == "category"}
     ordered = {name: {**design.variables[name], "levels": levels[name]} for name in levels}
     return Design(design.formula, design.roles, {**design.variables, **ordered})
+
+
+def _check_extent(formula: str, known: Mapping[str, Column]) -> None:
+    """Refuse a design of more columns than a site could ever fit: two long lists of categories have their product."""
+    columns = 0
+    for term in parse(formula).right:
+        width = 1
+        for factor in term.factors:
+            words = [*re.findall(r"\w+", factor.expr), factor.expr.strip("`")]
+            categories = [len(known[word].categories) for word in words if word in known and known[word].categories]
+            several = words[0] in (*SPLINES, "poly")
+            parts = [int(word) for word in words if several and word.isdigit() and len(word) < 4]
+            width *= max((1, *categories, *parts))
+        columns += width
+    if columns > MOST_COEFFICIENTS:
+        raise ConfigError(
+            f"the formula has up to {columns:,} coefficients; expected at most {MOST_COEFFICIENTS:,}: "
+            "merge categories, or leave out products of them"
+        )
 
 
 def _description(column: Column, needs: Sequence[str], section: RegressionSection) -> dict[str, Any]:

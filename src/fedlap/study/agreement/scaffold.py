@@ -3,11 +3,11 @@
 import os
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedlap.documents import parse_toml
 from fedlap.errors import ConfigError
 from fedlap.study.agreement.contract import CommonStudy, Study, read_table, resolve
 from fedlap.study.agreement.keys import make_authority, make_member, write_new
@@ -40,7 +40,7 @@ def new_from(folder: str | Path, path: str | Path) -> CommonStudy:
 def _new(folder: Path, text: str, resolve: Callable[[dict[str, Any], Path], AnyStudy]) -> AnyStudy:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists already; expected the name of a new folder: nothing is ever overwritten")
-    study = resolve(tomllib.loads(text), folder / "study.toml")
+    study = resolve(parse_toml(text, folder / "study.toml"), folder / "study.toml")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

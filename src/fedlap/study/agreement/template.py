@@ -52,6 +52,9 @@ learning_rate = 1e-2
 [algorithm]              # fedlap algorithms  lists them all
 {algorithm}
 
+# [robust]               # one member may move the model, in a round, by so often what the middle member moves it by
+# bound = 3.0
+
 [network]                # the coordinator's: may be changed while the study is under way
 address = {address}      # of the server, as the members reach it; for a new host:  fedlap study certificate STUDY
 quorum = {quorum}               # as many members must answer in a round; below it the run waits

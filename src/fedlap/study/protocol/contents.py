@@ -6,6 +6,7 @@ points       Pooled          Points
 begin        Beginning
 train        the broadcast   the contribution and HeldBack
 finish       the broadcast   HeldBack
+restore      Kept
 """
 
 import platform
@@ -17,7 +18,7 @@ import numpy as np
 
 from fedlap.engines.setup import MemoryPoints
 from fedlap.errors import DataError
-from fedlap.study.protocol.messages import Arrays, Form, unpack
+from fedlap.study.protocol.messages import Arrays, Form, part, unpack
 from fedlap.study.protocol.terms import Terms
 from fedlap.study.table.encoding import Pooled, Statistics
 
@@ -44,6 +45,13 @@ class Beginning(NamedTuple):
     pooled: Pooled
     sizes: np.ndarray  # [K] rows to train on, in the members' order
     memory: MemoryPoints | None  # the shared points, for an algorithm that has some
+
+
+class Kept(NamedTuple):
+    """What the server holds of a site's state, to be handed back to it."""
+
+    beginning: Beginning
+    contribution: Any  # the last of the site that counts
 
 
 class HeldBack(NamedTuple):
@@ -115,15 +123,29 @@ def read_beginning(terms: Terms, arrays: Arrays, source: str) -> Beginning:
     return beginning
 
 
-def read_held_back(member: str, facts: dict) -> HeldBack:
-    """What a member says about the rows that it holds back."""
+def read_kept(terms: Terms, arrays: Arrays, like: Any, source: str) -> Kept:
+    """What the server hands back; `like` is a contribution of this study."""
+    beginning = read_beginning(terms, part(arrays, "beginning"), source)
+    return unpack(arrays, Kept(beginning, like), source)
+
+
+def read_held_back(member: str, facts: dict, before: int | None = None) -> HeldBack:
+    """What a member says about the rows that it holds back; `before` is how many it has said there are."""
     given = facts.get("metrics")
     if not isinstance(given, dict) or given.keys() != set(HeldBack._fields):
         raise DataError(f"{member}: its metrics are not {', '.join(HeldBack._fields)}")
     for name, value in given.items():
-        if type(value) not in (int, float) or not 0 <= value < 1e15:
+        kinds = (int, float) if name == "nll" else (int,)
+        if type(value) not in kinds or not 0 <= value < 1e15:
             raise DataError(f"{member}: its {name} of held-back rows is no number, or none that can be")
-    return HeldBack(**given)
+    held_back = HeldBack(**given)
+    if held_back.correct > held_back.rows:
+        raise DataError(f"{member}: {held_back.correct} right of {held_back.rows} held-back rows; no model is as good")
+    if not held_back.rows and held_back.nll:
+        raise DataError(f"{member}: an NLL of {held_back.nll:g} on no held-back rows")
+    if before and held_back.rows and held_back.rows != before:
+        raise DataError(f"{member}: {held_back.rows} held-back rows; it had {before} before, and they do not change")
+    return held_back
 
 
 def _pooled(terms: Terms) -> Pooled:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from fedlap.errors import DataError
+from fedlap.study.protocol.heads import Heads
 from fedlap.study.protocol.messages import Reply, Request
 
 Answered = TypeVar("Answered")
@@ -16,7 +17,7 @@ Answered = TypeVar("Answered")
 class Event(NamedTuple):
     """Something worth telling whoever watches."""
 
-    kind: str  # "asked", "answered", "refused", "waiting", "round", "resumed" or "finished"
+    kind: str  # "asked", "answered", "refused", "audit", "waiting", "round", "noted", "resumed" or "finished"
     step: str
     member: str = ""
     note: str = ""
@@ -54,10 +55,10 @@ class Patience(NamedTuple):
 
 
 class Inquiry:
-    """Questions to members, over one transport."""
+    """Questions to members, over one transport; where their audit logs stand is kept with each reply."""
 
-    def __init__(self, patience: Patience, transport: Transport, tell: Callable[[Event], None]) -> None:
-        self.patience, self.transport, self.tell = patience, transport, tell
+    def __init__(self, patience: Patience, transport: Transport, tell: Callable[[Event], None], heads: Heads) -> None:
+        self.patience, self.transport, self.tell, self.heads = patience, transport, tell, heads
 
     def everyone(
         self, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Answered], without: str
@@ -87,6 +88,8 @@ class Inquiry:
                 expected = {requests[name].digest, ""} if reply.refusal else {requests[name].digest}
                 if reply.member != name or reply.answers not in expected:  # what cannot be read has no digest to name
                     raise DataError(f"{name} has answered another request, or under another name")
+                if doubt := self.heads.take(name, requests[name], reply):
+                    self.tell(Event("audit", step, name, doubt.value))
                 if reply.refusal:
                     raise DataError(f"{name} refuses: {reply.refusal}")
                 good[name] = read(name, reply)

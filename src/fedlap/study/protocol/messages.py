@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from fedlap.errors import DataError
 # that it can make sense of, and fails on some in ways of its own.
 NAMES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 TYPES = {name: np.dtype(name) for name in NAMES}
-
+HASH = re.compile("[0-9a-f]{64}")
 
 Arrays = dict[str, np.ndarray]  # of a tree: each under the path that leads to it
 
@@ -65,19 +66,43 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """The line of a site's audit log that records a reply: what the server needs to have its hash, and keep it."""
+
+    line: int  # the first is 1
+    time: str
+    previous: str  # the hash of the line before it
+    head: str  # the hash of this one: with it all that stands before is fixed
+
+    @classmethod
+    def read(cls, table: dict[str, Any]) -> "Recorded":
+        """The line that a reply names."""
+        typed("a reply's record", table, {"line": int, "time": str, "previous": str, "head": str})
+        hashes = table["previous"], table["head"]
+        if not (1 <= table["line"] < 2**53 and len(table["time"]) <= 40 and all(map(HASH.fullmatch, hashes))):
+            raise DataError("a reply's record is no line of an audit log; expected its number, its time and two hashes")
+        return cls(**table)
+
+
+@dataclass(frozen=True)
 class Reply:
-    """From a site to the server. `answers` is the digest of the request, so that a reply fits no other one."""
+    """From a site to the server. `answers` is the digest of the request, so that a reply fits no other one.
+
+    One that the site could not record has nothing in it but a refusal.
+    """
 
     member: str
     answers: str
     refusal: str = ""
     facts: dict = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
+    recorded: Recorded | None = None
 
     @property
     def header(self) -> dict[str, Any]:
         """All but the arrays."""
-        return {name: getattr(self, name) for name in ("member", "answers", "refusal", "facts")}
+        known = {name: getattr(self, name) for name in ("member", "answers", "refusal", "facts")}
+        return {**known, "recorded": vars(self.recorded) if self.recorded else {}}
 
     @property
     def digest(self) -> str:
@@ -87,8 +112,10 @@ class Reply:
     @classmethod
     def read(cls, header: Any, arrays: Arrays) -> "Reply":
         """A reply from the wire."""
-        expected = {"member": str, "answers": str, "refusal": str, "facts": dict}
-        return cls(**typed("a reply", header, expected), arrays=arrays)
+        expected = {"member": str, "answers": str, "refusal": str, "facts": dict, "recorded": dict}
+        known = dict(typed("a reply", header, expected))
+        table = known.pop("recorded")
+        return cls(**known, arrays=arrays, recorded=Recorded.read(table) if table else None)
 
 
 def typed(source: str, table: Any, kinds: dict[str, type]) -> dict[str, Any]:
@@ -190,6 +217,6 @@ def digest(arrays: Arrays, header: dict[str, Any] | None = None) -> str:
     total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
-        total.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode(errors="surrogatepass"))
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()

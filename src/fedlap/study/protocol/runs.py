@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError, DataError, unknown
 from fedlap.study.protocol import checkpoint
 from fedlap.study.protocol.checkpoint import Progress
 from fedlap.study.protocol.inquiry import Event
@@ -66,6 +66,23 @@ def open_run(path: Path, digest: str, members: Sequence[str], tell: Callable[[Ev
     return progress
 
 
+def check_without(names: Sequence[str], progress: Progress, members: Sequence[str], begun: bool) -> None:
+    """ConfigError unless a run can go on without these members for good."""
+    lost = [name for name in names if name not in progress.without]
+    if not lost:
+        return
+    for name in lost:
+        if name not in members:
+            raise unknown("member", name, members)
+    listed = ", ".join(lost)
+    if progress.finished:
+        raise ConfigError(f"the run is over, and {listed} has taken part in it; --again starts a new run")
+    if not begun:
+        raise ConfigError(f"the run has not begun; instead of --without, take {listed} out of members in study.toml")
+    if len(members) - len({*progress.without, *lost}) < 2:
+        raise ConfigError(f"without {listed} fewer than two members are left, and their model would be one's own")
+
+
 def set_aside(study: Filed, terms: Terms | None = None) -> Path | None:
     """Make room for a new run: the checkpoint of a finished one is kept under its run's name, which is returned.
 
@@ -85,4 +102,5 @@ def set_aside(study: Filed, terms: Terms | None = None) -> Path | None:
         raise ConfigError(f"{path}: {done} rounds are done; leave out --again to go on")
     kept = path.with_name(f"checkpoint-{progress.run}.npz")
     os.replace(path, kept)
+    checkpoint.previous(path).unlink(missing_ok=True)  # of a run that needs no going back
     return kept

@@ -5,8 +5,10 @@ points       (FedLap-Func only, with consent) send a few encoded inputs
 begin        receive the federation's means and sizes, and remember them
 train        receive what the server broadcasts, send this site's contribution, report on held-back rows
 finish       receive the final model, report on held-back rows
+restore      (if its operator wants it) receive this site's own state, which is lost here, as the server has it
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -19,12 +21,21 @@ from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import MemoryPoints, choose_points
-from fedlap.study.protocol.contents import Beginning, HeldBack, Points, read_beginning, read_pooled, versions
-from fedlap.study.protocol.messages import Arrays, Request, digest, on_device, pack, unpack
+from fedlap.study.protocol.contents import (
+    Beginning,
+    HeldBack,
+    Points,
+    read_beginning,
+    read_kept,
+    read_pooled,
+    versions,
+)
+from fedlap.study.protocol.messages import Arrays, Request, digest, on_device, pack, part, unpack
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
-from fedlap.study.protocol.store import Store, StoredRound, StoredSetup
+from fedlap.study.protocol.restoring import rebuilt
+from fedlap.study.protocol.store import BEGINNING, Store, StoredRound, StoredSetup
 from fedlap.study.protocol.terms import Agreement, Rows, Start, Terms
 from fedlap.study.table.encoding import Pooled, Statistics, pool
 
@@ -76,6 +87,7 @@ class Site(Respondent):
             "begin": self._begin,
             "train": self._train,
             "finish": self._finish,
+            "restore": self._restore,
         }
         store = lambda request: Store(self.folder, self.study, self.member, request.run)
         return {kind: lambda request, step=step: step(request, store(request)) for kind, step in steps.items()}
@@ -194,6 +206,32 @@ class Site(Respondent):
         ready = self._begun(request, store)
         broadcast = self._broadcast(request, ready.start)
         return {"metrics": self._held_back(ready, broadcast.w)._asdict()}, {}
+
+    def _restore(self, request: Request, store: Store) -> Content:
+        """Take back what the server has of this site's state; a state that is here is never replaced by another."""
+        if not self.restore or store.last > request.accepted:
+            raise Refusal(
+                Reason.NOT_LOST,
+                f"{store.folder}: the server hands back a state after round {request.accepted}; this site has its own "
+                f"after round {store.last}, and takes one if that is lost and its operator says --restore",
+            )
+        with refusing(Reason.ARRAYS):
+            beginning = part(request.arrays, "beginning")
+        self._begin(dataclasses.replace(request, arrays=beginning), store)
+        first = self._begun(request, store).start.first.clients
+        with refusing(Reason.ARRAYS):
+            kept = read_kept(self.terms, request.arrays, first.contribution, "what the server hands back")
+        client = rebuilt(self.terms.algorithm, first, kept.contribution)
+        if client is None:
+            raise Refusal(Reason.NOT_LOST, "the server has a part only of this site's state, and hands that back")
+        arrays = pack(client)
+        if store.last > BEGINNING and digest(store.state(request.accepted, request.round) or {}) != digest(arrays):
+            raise Refusal(
+                Reason.NOT_LOST, f"{store.folder}: the server hands back another state than the one that is here"
+            )
+        if request.accepted > BEGINNING:
+            store.save(StoredRound(request.accepted, BEGINNING, request.digest, {}, arrays))
+        return {}, {}
 
     def _broadcast(self, request: Request, start: Start) -> Any:
         with refusing(Reason.ARRAYS):

@@ -75,6 +75,11 @@ class Store:
         """Whether a round has been computed here."""
         return bool(self._stamps())
 
+    @property
+    def last(self) -> int:
+        """The last round that has been computed here; BEGINNING before the first."""
+        return max(self._stamps(), default=BEGINNING)
+
     def answer(self, round: int, request: str) -> StoredRound | None:
         """A round that was computed before for the very same request, or None."""
         if not self._path(round).exists():

@@ -59,6 +59,8 @@ class Agreement(Requirements, Protocol):
     @property
     def share_points(self) -> bool: ...
     @property
+    def bound(self) -> float | None: ...
+    @property
     def quorum(self) -> int: ...
     @property
     def deadline(self) -> float: ...
@@ -96,6 +98,7 @@ class Terms:
     features: int  # of the model's inputs
     numbers: int  # of the number columns among them
     share_points: bool = False
+    bound: float | None = None  # how often the middle member's move one member may move the model, in a round
 
     def __post_init__(self) -> None:
         """Refuse what must not run."""
@@ -124,6 +127,7 @@ class Terms:
             features=len(features(study)),
             numbers=len(numbers(study)),
             share_points=study.share_points,
+            bound=study.bound,
         )
 
     @property

@@ -1,25 +1,30 @@
 """Cells of a table: the number or category that one holds, or in words what is wrong with it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
 from fedlap.errors import nearest
-from fedlap.study.table.columns import Column
+from fedlap.study.table.columns import LARGEST, LONGEST_NAME, Column, one_of
 from fedlap.study.table.problems import shown
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 GROUPED = re.compile(r"[+-]?\d{1,3}([ ,.'’\u00a0\u202f]\d{3})+([.,]\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 WORDS_FOR_MISSING = {"na", "n/a", "n.a.", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing", "unknown"}
-# Statistical programs code a missing value as a number near the largest there is; its square is none any more.
-LARGEST = 1e100
 MISSING = None  # what the readers below return for an empty cell
 
 
 class Unfit(Exception):
-    """A cell that cannot be what its column is; the message is 'found X; expected Y'."""
+    """A cell that cannot be what its column is; the message is 'found X; expected Y', put in words when it is read."""
+
+    def __init__(self, message: Callable[[], str]) -> None:
+        super().__init__()
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message()
 
 
 def is_empty(cell: Any) -> bool:
@@ -33,9 +38,9 @@ def read_number(cell: Any, column: Column) -> float | None:
         return MISSING
     value = _number(cell, column)
     if not abs(value) <= LARGEST:  # nor NaN, which compares with nothing
-        raise Unfit(f"found {shown(cell)}; expected {column.expected()}, or an empty cell if it is missing")
+        raise Unfit(lambda: f"found {shown(cell)}; expected {column.expected()}, or an empty cell if it is missing")
     if not column.minimum <= value <= column.maximum:
-        raise Unfit(f"found {shown(cell)}; expected {column.expected()}")
+        raise Unfit(lambda: f"found {shown(cell)}; expected {column.expected()}")
     return value
 
 
@@ -46,9 +51,7 @@ def read_category(cell: Any, choices: Sequence[str]) -> int | None:
     text = _text(cell)
     if text in choices:
         return choices.index(text)
-    near = nearest(text, choices)
-    hint = f" (did you mean {near!r}?)" if near else _hint_for_missing(text)
-    raise Unfit(f"found {shown(text)}; expected one of {', '.join(choices)}{hint}")
+    raise Unfit(lambda: f"found {shown(text)}; expected {one_of(choices)}{_hint_for_category(text, choices)}")
 
 
 def _number(cell, column):
@@ -57,7 +60,12 @@ def _number(cell, column):
     text = str(cell).strip()
     if isinstance(cell, str) and NUMBER.fullmatch(text):
         return float(text)
-    raise Unfit(f"found {shown(text)}; expected {column.expected()}{_hint_for_number(text)}")
+    raise Unfit(lambda: f"found {shown(text)}; expected {column.expected()}{_hint_for_number(text)}")
+
+
+def _hint_for_category(text, choices):
+    near = nearest(text, choices) if len(text) <= LONGEST_NAME else None
+    return f" (did you mean {near!r}?)" if near else _hint_for_missing(text)
 
 
 def _hint_for_number(text):

@@ -1,16 +1,25 @@
 """What a study says about one column of the members' files."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedlap.checks import is_number
+from fedlap.domains import real
 from fedlap.errors import ConfigError, unknown
+from fedlap.study.table.problems import shown
 
 KINDS = ("number", "category")
 # What an empty cell means, by the kind of its column.
 MISSING_RULES = {"number": ("refuse", "drop", "mean"), "category": ("refuse", "drop", "category")}
 MISSING_CATEGORY = "missing"
+MOST_COLUMNS = 10_000
+MOST_CATEGORIES = 10_000
+LONGEST_NAME = 1_000
+MOST_SHOWN = 50  # categories that a message lists
+# Statistical programs code a missing value as a number near the largest there is; its square is none any more.
+LARGEST = 1e100
+BOUND = real(f"a number from -{LARGEST:g} to {LARGEST:g}", lambda value: abs(value) <= LARGEST)
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,9 @@ class Column:
         where = f"columns.{name}"
         name = check_name(name, where)
         if not isinstance(table, dict):
-            raise ConfigError(f'{where} is {table!r}; expected a table such as {{ kind = "number", unit = "years" }}')
+            raise ConfigError(
+                f'{where} is {shown(table)}; expected a table such as {{ kind = "number", unit = "years" }}'
+            )
         kind = table.get("kind")
         if kind not in KINDS:
             raise ConfigError(f'{where}.kind is {kind!r}; expected "number" or "category"')
@@ -45,8 +56,8 @@ class Column:
         if kind == "category":
             return cls(name, kind, categories=_categories(where, table, missing), missing=missing)
         unit = table.get("unit", "")
-        if not isinstance(unit, str):
-            raise ConfigError(f"{where}.unit is {unit!r}; expected text in quotation marks")
+        if not isinstance(unit, str) or len(unit) > LONGEST_NAME:
+            raise ConfigError(f"{where}.unit is {shown(unit)}; expected text of at most {LONGEST_NAME:,} characters")
         minimum, maximum = _bound(where, table, "minimum", -math.inf), _bound(where, table, "maximum", math.inf)
         if not minimum < maximum:
             raise ConfigError(
@@ -65,7 +76,7 @@ class Column:
     def expected(self) -> str:
         """In words, what a cell may hold."""
         if self.kind == "category":
-            return "one of " + ", ".join(self.categories)
+            return one_of(self.categories)
         unit = f" in {self.unit}" if self.unit else ""
         low, high = math.isfinite(self.minimum), math.isfinite(self.maximum)
         if low and high:
@@ -103,13 +114,21 @@ class Target:
 
     def expected(self) -> str:
         """In words, what a cell may hold."""
-        return "one of " + ", ".join(self.classes)
+        return one_of(self.classes)
+
+
+def one_of(words: Sequence[str]) -> str:
+    """In words, the texts that a cell may be; of many the first ones."""
+    more = f" or {len(words) - MOST_SHOWN:,} more" if len(words) > MOST_SHOWN else ""
+    return "one of " + ", ".join(words[:MOST_SHOWN]) + more
 
 
 def check_name(name: object, where: str) -> str:
     """A column's name as a header would hold it: tables are read without the spaces around their cells."""
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise ConfigError(f"{where}: the name {name!r}; expected text without spaces around it")
+    if len(name) > LONGEST_NAME:
+        raise ConfigError(f"{where[:60]}: a name of {len(name):,} characters; expected at most {LONGEST_NAME:,}")
     return name
 
 
@@ -117,12 +136,16 @@ def distinct_words(where: str, values: object) -> tuple[str, ...]:
     """At least two texts, none empty, no two alike."""
     if not isinstance(values, (list, tuple)) or len(values) < 2:
         raise ConfigError(f'{where} is {values!r}; expected a list of at least two texts, such as ["no", "yes"]')
-    for position, value in enumerate(values):
+    if len(values) > MOST_CATEGORIES:
+        raise ConfigError(f"{where} has {len(values):,} texts; expected at most {MOST_CATEGORIES:,}")
+    seen = set()
+    for value in values:
         if not isinstance(value, str):
             raise ConfigError(f'{where} has {value!r}; expected text in quotation marks, "{value}"')
         check_name(value, where)
-        if value in values[:position]:
+        if value in seen:
             raise ConfigError(f"{where} has {value!r} twice; expected each once")
+        seen.add(value)
     return tuple(values)
 
 
@@ -140,6 +163,6 @@ def _categories(where, table, missing):
 
 def _bound(where, table, key, otherwise):
     value = table.get(key, otherwise)
-    if key in table and not is_number(value):
-        raise ConfigError(f"{where}.{key} is {value!r}; expected a number")
+    if key in table:
+        BOUND.check(f"{where}.{key}", value)
     return float(value)

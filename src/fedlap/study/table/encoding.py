@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlap.errors import DataError
-from fedlap.study.table.cells import LARGEST
-from fedlap.study.table.columns import Column
+from fedlap.study.table.columns import LARGEST, Column
 from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.table import Checked
 
 # Below this fraction of the mean square a variance is rounding: the column is constant.
 NEGLIGIBLE = 1e-13
+ROUNDING = 1e-9  # of a sum over rows, in parts of its largest term times their number
 # A site pads its row numbers to as many as the largest member has, and a solver without minibatches computes over as
 # many rows: one member's false number of rows must not exhaust the others' memory.
 MOST_NUMBERS = 2**29  # of one member's rows
@@ -80,7 +80,7 @@ def statistics(study: Requirements, train: Checked) -> Statistics:
 
 def check_statistics(study: Requirements, source: str, given: Statistics) -> None:
     """DataError unless they can be those of a site that may join; the site asks itself, the server asks again."""
-    columns = [column.name for column in numbers(study)]
+    columns = numbers(study)
     for name, array in given._asdict().items():
         shape = () if name == "rows" else (len(columns),)
         if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
@@ -92,16 +92,30 @@ def check_statistics(study: Requirements, source: str, given: Statistics) -> Non
     if rows > most:
         raise DataError(f"{source}: {rows:g} training rows; expected at most {most}, with this many inputs")
     for column, count, total, square in zip(columns, counts, sums, squares, strict=True):
+        where = f"{source}, column {column.name}"
         if count % 1 or not 0 <= count <= rows:
-            raise DataError(f"{source}, column {column}: {count:g} values in {rows:g} rows; expected at most one a row")
+            raise DataError(f"{where}: {count:g} values in {rows:g} rows; expected at most one a row")
+        if column.missing != "mean" and count != rows:
+            raise DataError(f"{where}: {count:g} values in {rows:g} rows; expected one a row, as none may be missing")
         if 0 < count < study.minimum_rows:
             raise DataError(
-                f"{source}, column {column}: {count:g} of {rows:g} training rows have a value; expected none or at "
-                f"least {study.minimum_rows} (minimum_rows): a sum over so few would tell about single patients"
+                f"{where}: {count:g} of {rows:g} training rows have a value; expected none or at least "
+                f"{study.minimum_rows} (minimum_rows): a sum over so few would tell about single patients"
             )
-        possible = abs(total) <= count * LARGEST and square <= count * LARGEST**2
-        if not possible or total * total > count * square * (1 + 1e-9):
-            raise DataError(f"{source}, column {column}: no numbers have sum {total:g} and sum of squares {square:g}")
+        _check_sums(where, column, count, total, square)
+
+
+def _check_sums(where: str, column: Column, count: float, total: float, square: float) -> None:
+    """DataError unless so many numbers in the column's range can have this sum and this sum of squares."""
+    low, high = max(column.minimum, -LARGEST), min(column.maximum, LARGEST)
+    largest = max(abs(low), abs(high))
+    if not abs(total - count * (low + high) / 2) <= count * ((high - low) / 2 + ROUNDING * largest):
+        raise DataError(f"{where}: no {count:g} numbers from {low:g} to {high:g} have the sum {total:g}")
+    # Σ(x − low)(high − x) is not below zero either; without a range, no square is larger than the largest.
+    ranged = math.isfinite(column.minimum) and math.isfinite(column.maximum)
+    most = (low + high) * total - count * low * high if ranged else count * LARGEST**2
+    if square > most + count * ROUNDING * largest**2 or total * total > count * square * (1 + 1e-9):
+        raise DataError(f"{where}: no numbers have sum {total:g} and sum of squares {square:g}")
 
 
 def warnings(study: Requirements, train: Checked) -> list[str]:

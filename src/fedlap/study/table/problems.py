@@ -17,12 +17,15 @@ class Problems:
     messages: list[str] = field(default_factory=list)
     count: int = 0
 
-    def add(self, message: str, row: int | None = None, column: str | None = None) -> None:
-        """One more problem; a row is numbered as a spreadsheet numbers it."""
+    def add(self, message: object, row: int | None = None, column: str | None = None) -> None:
+        """One more problem; a row is numbered as a spreadsheet numbers it.
+
+        Only a message that is shown is put in words: a million cells are not each compared with all categories.
+        """
         self.count += 1
         if len(self.messages) < SHOWN:
             in_row = "" if row is None else f", row {row}"
-            in_column = "" if column is None else f", column {column}"
+            in_column = "" if column is None else f", column {column[:LONGEST]}"
             self.messages.append(f"{self.path.name}{in_row}{in_column}: {message}")
 
     def stop(self) -> None:

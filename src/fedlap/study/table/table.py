@@ -1,9 +1,11 @@
 """A site's table, checked: every cell of its file is held against the study, and all problems are told at once."""
 
+import array
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from fedlap.data.federation import stratified
 from fedlap.errors import DataError, nearest
 from fedlap.streams import stream
 from fedlap.study.table.cells import MISSING, NUMBER, Unfit, read_category, read_number
-from fedlap.study.table.columns import MISSING_CATEGORY, Column
+from fedlap.study.table.columns import LONGEST_NAME, MISSING_CATEGORY, Column
 from fedlap.study.table.problems import Problems, shown
 from fedlap.study.table.requirements import Requirements
 from fedlap.study.table.sheet import read
@@ -63,9 +65,9 @@ class Checked:
     def fingerprint(self) -> str:
         """The sha256 of the rows: two files share it if the study cannot tell them apart."""
         digest = hashlib.sha256(repr(list(self.values)).encode())
-        for array in (*self.values.values(), *(() if self.labels is None else (self.labels,))):
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        for values in (*self.values.values(), *(() if self.labels is None else (self.labels,))):
+            digest.update(f"{values.dtype.str}{values.shape}".encode())
+            digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
 
 
@@ -115,9 +117,10 @@ def _check(wanted, path, target, others):
     places = _places([column.name for column in (*wanted, *((target,) if target else ()))], others, sheet, problems)
     problems.stop()
     columns = [(column, places[column.name]) for column in wanted]
-    values = {column.name: [] for column in wanted}
+    # Arrays, not lists: a number of Python's takes four times the room.
+    values = {column.name: array.array("d" if column.kind == "number" else "i") for column in wanted}
     missing = dict.fromkeys(places, 0)
-    labels, kept, dropped = [], [], []
+    labels, numbers, drops = array.array("i"), array.array("q"), array.array("b")
     for row, cells in sheet.rows:
         drop = False
         for column, place in columns:
@@ -128,16 +131,17 @@ def _check(wanted, path, target, others):
             label, drop_here = _label(target, cells[places[target.name]], row, problems, missing)
             labels.append(label)
             drop |= drop_here
-        (dropped if drop else kept).append((row, len(kept) + len(dropped)))
+        numbers.append(row)
+        drops.append(drop)
     problems.stop()
-    at = np.array([place for _, place in kept], int)
+    rows, dropped = np.array(numbers, int), np.array(drops, bool)
     kinds = {column.name: np.float64 if column.kind == "number" else np.int32 for column in wanted}
     return Checked(
         path=path,
-        values={name: np.array(column, kinds[name])[at] for name, column in values.items()},
-        labels=np.array(labels, np.int32)[at] if target else None,
-        row_numbers=np.array([row for row, _ in kept], int),
-        dropped=np.array([row for row, _ in dropped], int),
+        values={name: np.array(column, kinds[name])[~dropped] for name, column in values.items()},
+        labels=np.array(labels, np.int32)[~dropped] if target else None,
+        row_numbers=rows[~dropped],
+        dropped=rows[dropped],
         missing=missing,
     )
 
@@ -148,24 +152,32 @@ def _places(wanted, others, sheet, problems):
     if header and all(NUMBER.fullmatch(name) for name in header):
         problems.add(f"the values {', '.join(map(shown, header[:3]))} …; expected the names of the columns", row=1)
         return {}
-    known = {*wanted, *others}
+    known, seen = {*wanted, *others}, set()
+    absent = [name for name in wanted if name not in set(header)]
     for place, name in enumerate(header):
         if not name:
             problems.add(f"column {place + 1} of the header has no name; expected one of the study's columns", row=1)
-        elif name in header[:place]:
+        elif name in seen:
             problems.add("there are two columns of this name; expected one", row=1, column=name)
         elif name not in known:
-            near = nearest(name, [other for other in wanted if other not in header])
-            hint = f"; did you mean {near!r}?" if near else ""
-            problems.add(
-                f"the study has no such column{hint} (remove it, or list it in the study's ignored_columns)",
-                row=1,
-                column=name,
-            )
-    for name in wanted:
-        if name not in header:
-            problems.add("the column is missing; expected it in the header", row=1, column=name)
-    return {name: header.index(name) for name in wanted if name in header}
+            problems.add(_Stranger(name, absent), row=1, column=name)
+        seen.add(name)
+    for name in absent:
+        problems.add("the column is missing; expected it in the header", row=1, column=name)
+    places = {name: place for place, name in enumerate(header)}
+    return {name: places[name] for name in wanted if name in places}
+
+
+class _Stranger(NamedTuple):
+    """A column that the study does not have; as text, with the one that may be meant."""
+
+    name: str
+    absent: list[str]
+
+    def __str__(self) -> str:
+        near = nearest(self.name, self.absent) if len(self.name) <= LONGEST_NAME else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"the study has no such column{hint} (remove it, or list it in the study's ignored_columns)"
 
 
 def _input(column, cell, row, problems, missing):
@@ -174,7 +186,7 @@ def _input(column, cell, row, problems, missing):
     try:
         value = read_number(cell, column) if is_number else read_category(cell, column.categories)
     except Unfit as unfit:
-        problems.add(str(unfit), row, column.name)
+        problems.add(unfit, row, column.name)
         return -1, False
     if value is not MISSING:
         return value, False
@@ -190,9 +202,9 @@ def _label(target, cell, row, problems, missing):
     try:
         label = read_category(cell, target.classes)
     except Unfit as unfit:
-        problems.add(str(unfit), row, target.name)
+        problems.add(unfit, row, target.name)
         return -1, False
-    if label is not MISSING:
+    if label is not None:
         return label, False
     missing[target.name] += 1
     if target.missing == "refuse":

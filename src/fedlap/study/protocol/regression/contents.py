@@ -8,10 +8,12 @@ closing    Weights           Closing, or of a Cox regression Pairs
 losses     SeveralWeights    LossesThere
 meat       Weights           Meat
 finish
+restore    Standard and the site's own replies
 """
 
 import math
 import platform
+import re
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from fedlap.regression.model import Opening
 from fedlap.regression.objective import Closing
 from fedlap.regression.rounds import Answer, SiteFactor
 from fedlap.regression.standard import Moments
-from fedlap.study.protocol.messages import Arrays, Form, unpack
+from fedlap.study.protocol.messages import Arrays, Form, Reply, decode, encode, unpack
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_points
 
 PROGRAMS = ("fedlap", "formulaic")  # of the same version everywhere: they make the columns
@@ -65,10 +67,46 @@ class LossesThere(NamedTuple):
     losses: np.ndarray  # [m]
 
 
+class OwnReplies(NamedTuple):
+    """What the server holds of a site's state: all of it, for a site computes from its rows and its own replies."""
+
+    standard: Arrays
+    moments: Arrays
+    steps: dict[int, tuple[str, Reply]]  # of each step its kind, and what the site said
+
+
 class Meat(NamedTuple):
     """The middle of a robust covariance."""
 
     meat: np.ndarray  # [P, P]
+
+
+STEP = re.compile(r"step-([0-9]{6})-([a-z]+)")
+
+
+def pack_replies(own: OwnReplies) -> Arrays:
+    """A site's replies in one message: each as the bytes that it once was."""
+    named = {f"step-{number:06d}-{kind}": reply for number, (kind, reply) in own.steps.items()}
+    steps = {name: np.frombuffer(encode(reply), np.uint8) for name, reply in named.items()}
+    standard = {f"standard{name}": array for name, array in own.standard.items()}
+    return {**standard, **{f"moments{name}": array for name, array in own.moments.items()}, **steps}
+
+
+def read_replies(arrays: Arrays, source: str) -> OwnReplies:
+    """What the server hands back, of which the site has yet to say whether it is its own."""
+    parts: dict[str, Arrays] = {"standard": {}, "moments": {}}
+    steps = {}
+    for name, array in arrays.items():
+        head, dot, rest = name.partition(".")
+        if step := STEP.fullmatch(name):
+            if array.dtype != np.uint8 or array.ndim != 1:
+                raise DataError(f"{source}: {name} is {array.dtype} {array.shape}; expected bytes")
+            steps[int(step[1])] = step[2], decode(array.tobytes(), Reply)
+        elif dot and head in parts:
+            parts[head][f".{rest}"] = array
+        else:
+            raise DataError(f"{source}: {name[:60]!r} is not expected")
+    return OwnReplies(parts["standard"], parts["moments"], steps)
 
 
 def programs() -> dict[str, str]:

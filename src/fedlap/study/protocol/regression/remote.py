@@ -16,8 +16,9 @@ from fedlap.regression.federation import Restricted
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.objective import Closing, Expansion, Loss, Objective
 from fedlap.regression.rounds import Answer, Broadcast, SiteFactor, nothing
-from fedlap.study.protocol.inquiry import Inquiry
+from fedlap.study.protocol.inquiry import Event, Inquiry
 from fedlap.study.protocol.messages import Arrays, Reply, Request, pack
+from fedlap.study.protocol.positive import check_positive
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
     Question,
@@ -28,6 +29,7 @@ from fedlap.study.protocol.regression.contents import (
     read_losses,
     read_meat,
 )
+from fedlap.study.protocol.regression.possible import KNOWN, check_answer, check_closing
 from fedlap.study.protocol.regression.steps import Journal
 from fedlap.study.protocol.store import BEGINNING
 
@@ -44,10 +46,14 @@ class RemoteSites:
         inquiry: Inquiry,
         journal: Journal,
         progress: Callable[[int], None],
+        without: Mapping[str, int] | None = None,
     ) -> None:
+        """`without` are members left out for good, each with the number of the first step that the others do alone."""
         self.study, self.run, self.inquiry, self.journal, self.progress = study, run, inquiry, journal, progress
-        self.members = tuple(member.name for member in study.members)
-        self.steps, self.rounds = 0, 0
+        self.everybody = tuple(member.name for member in study.members)
+        self.members = tuple(name for name in self.everybody if name not in (without or {}))
+        self.steps, self.rounds = max((without or {}).values(), default=0), 0
+        self._kept: dict[str, dict[int, tuple[str, Reply]]] = {name: {} for name in self.members}
         self._factors: dict[str, dict[int, SiteFactor]] = {name: {} for name in self.members}
         self._said: dict[tuple[str, bytes], dict[str, Any]] = {}
 
@@ -57,9 +63,9 @@ class RemoteSites:
         return {name: kind(self, name) for name in self.members}
 
     def everyone(self, kind: str, arrays: Arrays, read: Callable[[str, Reply], Read]) -> dict[str, Read]:
-        """What everyone answers before the first round."""
-        requests = {name: Request(kind, self.study.digest, self.run, arrays=arrays) for name in self.members}
-        return self._exchange(kind, kind, requests, read)
+        """What everyone answers before the first round, also those who are left out later."""
+        requests = {name: Request(kind, self.study.digest, self.run, arrays=arrays) for name in self.everybody}
+        return {name: read(name, reply) for name, reply in self._exchange(kind, kind, requests, read).items()}
 
     def ask(self, sites: Mapping[str, Loss], g: Broadcast, factors: Mapping[str, SiteFactor]) -> dict[str, Answer]:
         """A round: the answers of some sites, each from the factor that it remembers."""
@@ -68,10 +74,18 @@ class RemoteSites:
         arrays = pack(Question(g.w, g.S, kept, np.array(g.search)))
         accepted = {name: self._stamp(name, factors[name]) for name in sites}
         number = self.steps
-        read = lambda name, reply: read_answer(reply.arrays, len(g.w), name)
+
+        def read(name: str, reply: Reply) -> Answer:
+            answer = read_answer(reply.arrays, len(g.w), name)
+            check_answer(self.study, name, answer, kept)
+            return answer
+
         answers = self._step("answer", dict.fromkeys(sites, arrays), read, accepted)
         for name, answer in answers.items():
             self._factors[name][number] = answer.factor
+            if not np.isfinite(answer.loss):
+                note = "has no number for its loss at these weights; the round is taken back"
+                self.inquiry.tell(Event("noted", f"round {self.rounds}", name, note))
         return answers
 
     def losses(self, sites: Mapping[str, Loss], points: np.ndarray) -> np.ndarray:
@@ -97,12 +111,22 @@ class RemoteSites:
 
     def closing_at(self, w: np.ndarray) -> dict[str, Closing | Pairs]:
         """The closing sums of all sites."""
-        read = lambda name, reply: read_closing(self.study, reply.arrays, name)
+
+        def read(name: str, reply: Reply) -> Closing | Pairs:
+            closing = read_closing(self.study, reply.arrays, name)
+            check_closing(self.study, name, closing)
+            return closing
+
         return self._at("closing", w, lambda: self._step("closing", self._everywhere(w), read))
 
     def meat_at(self, w: np.ndarray) -> dict[str, np.ndarray]:
         """What each site has of the middle of a robust covariance."""
-        read = lambda name, reply: read_meat(self.study, reply.arrays, name).meat
+
+        def read(name: str, reply: Reply) -> np.ndarray:
+            meat = read_meat(self.study, reply.arrays, name).meat
+            check_positive(name, meat, "its part of a robust covariance", KNOWN)
+            return meat
+
         return self._at("meat", w, lambda: self._step("meat", self._everywhere(w), read))
 
     def _everywhere(self, w: np.ndarray) -> dict[str, Arrays]:
@@ -133,14 +157,20 @@ class RemoteSites:
         }
         self.rounds += kind == "answer"
         step = f"round {self.rounds}" if kind == "answer" else kind
-        found = self._exchange(f"step-{number:06d}", step, requests, read)
+        replies = self._exchange(f"step-{number:06d}", step, requests, read)
+        for name, reply in replies.items():
+            self._kept[name][number] = kind, reply
         self.steps = number + 1
         self.progress(self.steps)
-        return found
+        return {name: read(name, reply) for name, reply in replies.items()}
+
+    def own_steps(self, name: str) -> dict[int, tuple[str, Reply]]:
+        """What a member has said in every step that all have answered, and the step's kind."""
+        return dict(self._kept[name])
 
     def _exchange(
         self, name: str, step: str, requests: dict[str, Request], read: Callable[[str, Reply], Read]
-    ) -> dict[str, Read]:
+    ) -> dict[str, Reply]:
         replies = self.journal.replies(name, requests)
         if replies is None:
 
@@ -150,7 +180,7 @@ class RemoteSites:
 
             replies = self.inquiry.everyone(step, requests, checked, "a regression needs all members; waiting for")
             self.journal.keep(name, requests, replies)
-        return {member: read(member, replies[member]) for member in requests}
+        return {member: replies[member] for member in requests}
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,11 @@ closing   receive weights; send what standard errors and the likelihood need at 
 losses    receive weights; send the loss at each
 meat      (with robust = true) receive weights; send the middle of a robust covariance
 finish    the run is over
+restore   (if its operator wants it) receive this site's own replies, which are lost here, as the server has them
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from fedlap.study.protocol.regression.contents import (
     read_point,
     read_points,
     read_question,
+    read_replies,
     read_standard,
 )
 from fedlap.study.protocol.regression.records import RegressionRecords
@@ -88,7 +91,13 @@ class RegressionSite(Respondent):
         steps: dict[str, Method] = {
             kind: lambda request, compute=compute: self._step(request, compute) for kind, compute in computed.items()
         }
-        return {"moments": self._moments, "begin": self._begin, **steps, "finish": self._finish}
+        return {
+            "moments": self._moments,
+            "begin": self._begin,
+            **steps,
+            "finish": self._finish,
+            "restore": self._restore,
+        }
 
     def step(self, request: Request) -> str:
         """What the log calls a request."""
@@ -131,6 +140,25 @@ class RegressionSite(Respondent):
 
     def _finish(self, request: Request) -> Content:
         self._begun(request, self._store(request))
+        return {}, {}
+
+    def _restore(self, request: Request) -> Content:
+        """Take back what the server has of this site's replies; one that is here is never replaced by another."""
+        store = self._store(request)
+        if not self.restore:
+            raise Refusal(Reason.NOT_LOST, f"{store.folder}: the server hands back a state; --restore would take it")
+        with refusing(Reason.ARRAYS):
+            own = read_replies(request.arrays, "what the server hands back")
+        if digest(own.moments) != digest(pack(self.records.opening)):
+            raise Refusal(Reason.DATA, "the server hands back another site's moments, or those of other rows here")
+        self._begin(replace(request, arrays=own.standard))
+        for number, (kind, reply) in own.steps.items():
+            stored, given = store.step(number), StoredStep(kind, reply.answers, reply.arrays)
+            same = stored is None or (stored.request, digest(stored.arrays)) == (given.request, digest(given.arrays))
+            if not same or reply.member != self.member or number >= most_steps(self.agreement):
+                raise Refusal(Reason.NOT_LOST, f"{store.folder}: step {number} is handed back, and was another here")
+            if stored is None:
+                store.save_step(number, given)
         return {}, {}
 
     def _step(self, request: Request, compute: Computed) -> Content:

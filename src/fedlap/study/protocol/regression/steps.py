@@ -75,6 +75,10 @@ class Journal:
             )
         return replies
 
+    def has(self, name: str) -> bool:
+        """Whether a step has been done."""
+        return self._path(name).exists()
+
     def keep(self, name: str, requests: Mapping[str, Request], replies: Mapping[str, Reply]) -> None:
         """Keep the replies to a step."""
         asked: dict[str, Any] = {member: request.digest for member, request in requests.items()}

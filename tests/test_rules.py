@@ -10,9 +10,9 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
-from fedlap.flower import fleet
-from fedlap.flower.fleet import Fleet, NotAllowed
+from fedlap.flower import rules as module
 from fedlap.flower.link import assembled
+from fedlap.flower.rules import NotAllowed, Rules
 
 KEY, NODE, REQUEST = b"ash", 77, "r" * 64
 
@@ -30,7 +30,7 @@ def piece(name, length):
 
 @pytest.fixture
 def rules():
-    rules = Fleet()
+    rules = Rules()
     rules.reply = 1000
     request = Message(metadata=Metadata(message_id=REQUEST))
     given = PullMessagesResponse(messages_list=[request], message_object_trees=[ObjectTree(object_id=REQUEST)])
@@ -51,7 +51,7 @@ def test_a_reply_is_taken_until_it_is_larger_than_one_may_be(rules):
 
 
 def test_what_waits_to_be_fetched_is_bounded_and_what_was_fetched_is_not_counted(rules):
-    for number in range(fleet.SEVERAL):
+    for number in range(module.SEVERAL):
         announce(rules, f"reply {number}", (f"part {number}",))
         rules.check(KEY, "push-object", piece(f"part {number}", 1000))
     with pytest.raises(NotAllowed, match="wait to be fetched"):
@@ -64,12 +64,12 @@ def test_what_waits_to_be_fetched_is_bounded_and_what_was_fetched_is_not_counted
 
 
 def test_replies_that_are_never_completed_are_not_counted_for_ever(rules, monkeypatch):
-    for number in range(fleet.REQUESTS):
+    for number in range(module.REQUESTS):
         announce(rules, f"reply {number}")
     with pytest.raises(NotAllowed, match="replies wait to be fetched already"):
         announce(rules, "one more")
-    later = time.monotonic() + fleet.UNFETCHED + 1
-    monkeypatch.setattr(fleet.time, "monotonic", lambda: later)
+    later = time.monotonic() + module.UNFETCHED + 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: later)
     announce(rules, "one more")
 
 
@@ -101,14 +101,14 @@ def test_several_messages_at_once_or_content_beside_the_parts_are_refused(rules)
 
 def test_a_tree_of_too_many_parts_is_refused(rules):
     with pytest.raises(NotAllowed, match="parts"):
-        announce(rules, "a", [str(number) for number in range(fleet.PARTS)])
+        announce(rules, "a", [str(number) for number in range(module.PARTS)])
 
 
 def test_a_body_is_refused_by_its_length(rules):
-    with pytest.raises(NotAllowed, match=f"at most {fleet.CALL} bytes"):
-        rules.limit(KEY, "push-messages", fleet.CALL + 1)
-    with pytest.raises(NotAllowed, match=f"at most {fleet.PIECE} bytes"):
-        rules.limit(KEY, "push-object", fleet.PIECE + 1)
+    with pytest.raises(NotAllowed, match=f"at most {module.CALL} bytes"):
+        rules.limit(KEY, "push-messages", module.CALL + 1)
+    with pytest.raises(NotAllowed, match=f"at most {module.PIECE} bytes"):
+        rules.limit(KEY, "push-object", module.PIECE + 1)
     with pytest.raises(NotAllowed, match="expected a message of Flower's"):
         rules.check(KEY, "push-object", b"\xff")
 
