@@ -13,6 +13,7 @@ from flwr.proto.node_pb2 import Node
 from fedlap.flower import rules as module
 from fedlap.flower.link import assembled
 from fedlap.flower.rules import NotAllowed, Rules
+from sites import CLASSES, FEATURES, make_algorithm, make_terms
 
 KEY, NODE, REQUEST = b"ash", 77, "r" * 64
 
@@ -119,3 +120,9 @@ def test_a_body_is_refused_by_its_length(rules):
 def test_parts_that_make_no_message_are_an_error_of_their_sender(parts):
     with pytest.raises(ValueError):
         assembled("a", dict(parts))
+
+
+def test_the_coordinator_says_how_large_a_reply_may_be():
+    terms = make_terms(make_algorithm("fedlap_cov"))
+    weights = (FEATURES + 1) * CLASSES
+    assert 2 * weights * 4 <= terms.contribution_bytes() <= 4 * weights * 8

@@ -73,10 +73,11 @@ class GridTransport:
         study: CommonStudy,
         secret: str,
         tell: Callable[[str], None] = lambda line: None,
-        reply: int = rules.REPLY,
+        contribution: int = 0,
     ) -> None:
         public_keys(study)  # an error at once where a file is wrong
-        self.study, self.secret, self.tell, self.reply = study, secret, tell, reply
+        self.study, self.secret, self.tell = study, secret, tell
+        self.reply = rules.REPLY + 4 * contribution  # the most that the gate takes: what is not arrays has room in it
         self.keyring = Keyring(study, tell)
         self.link: Link | None = None
         self.asked: dict[str, Pending] = {}  # what has no reply yet, by the message's identifier
