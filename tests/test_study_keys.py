@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from disks import small_disk
 from fedlap.cli.study import study_app
 from fedlap.errors import ConfigError
-from fedlap.flower import fleet, node, server
+from fedlap.flower import fleet, keyring, node
 from fedlap.study.agreement import keys, scaffold
 from studies import SMALL
 
@@ -255,11 +255,11 @@ def test_a_key_that_cannot_be_used_is_named(start, tmp_path, change, message):
 
 def test_a_public_key_of_another_kind_is_named(tmp_path):
     study = scaffold.new_study(tmp_path / "study", SMALL)
-    assert len(server.public_keys(study)) == len(study.members)
+    assert len(keyring.public_keys(study)) == len(study.members)
     public = ed25519.Ed25519PrivateKey.generate().public_key()
     study.members[0].public_key.write_bytes(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     with pytest.raises(ConfigError, match=rf"{study.members[0].name}\.pub: expected .*not an ECDSA key"):
-        server.public_keys(study)
+        keyring.public_keys(study)
 
 
 def test_a_host_that_no_certificate_can_name_is_an_error_of_words(tmp_path):

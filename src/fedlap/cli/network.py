@@ -51,7 +51,7 @@ def server(
         typer.echo(f"and in another window here:   fedlap study run {contract.path}      (Ctrl-C stops the server)")
 
     raise_on_interrupt()
-    serve(contract, bind, ready)
+    serve(contract, bind, ready, typer.echo)
 
 
 def node(
@@ -183,7 +183,8 @@ def _trained(contract: "Study", output: Path | None, without: tuple[str, ...]) -
 
     keep_compiled_programs()
     ask = lambda transport, tell: Coordinator.of(contract, transport, tell=tell, without=without).run()
-    outcome = _carry_out(contract, Terms.of(contract).last_round + 1, ask)
+    terms = Terms.of(contract)
+    outcome = _carry_out(contract, terms.last_round + 1, ask, terms.contribution_bytes())
     output = save_outcome(output or contract.folder / "model", contract, outcome)
     return f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv"
 
@@ -194,7 +195,7 @@ def _fitted(contract: "RegressionStudy", output: Path | None, without: tuple[str
     from fedlap.study.results import save_regression
 
     ask = lambda transport, tell: RegressionCoordinator(contract, transport, tell=tell, without=without).run()
-    outcome = _carry_out(contract, None, ask)
+    outcome = _carry_out(contract, None, ask, 8 * contract.model.size**2)
     output = save_regression(output or contract.folder / "result", contract, outcome)
     return f"{outcome.summary}\n\nthe tables are in {output}, and the model is in {output / 'model'}"
 
@@ -203,14 +204,15 @@ def _carry_out(
     study: "CommonStudy",
     rounds: int | None,
     ask: "Callable[[Transport, Callable[[Event], None]], Found]",
+    contribution: int,
 ) -> "Found":
-    """All rounds that are still to be done, shown as they go."""
+    """All rounds that are still to be done, shown as they go; a member contributes about so many bytes to each."""
     from fedlap.flower.server import secret
     from fedlap.flower.transport import GridTransport
     from fedlap.study.watch import Watch
 
     with Watch([member.name for member in study.members], rounds) as watch:
-        transport = GridTransport(study, secret(study), watch.note)
+        transport = GridTransport(study, secret(study), watch.note, contribution)
         try:
             return ask(transport, watch.tell)
         except KeyboardInterrupt:

@@ -116,6 +116,23 @@ Next:
 
 
 @study_app.command()
+def revoke(
+    study: StudyFile,
+    name: Annotated[str, typer.Option(metavar="MEMBER", help="Whose key is to be let in no more.")],
+) -> None:
+    """Revoke a member's key, at the server: it is refused from now on, also by a server that is running."""
+    from fedlap.flower.keyring import revoke as revoke_key
+    from fedlap.study.agreement.reading import read_study
+
+    contract = read_study(study)
+    noted = revoke_key(contract, name)
+    typer.echo(f"""\
+{name}'s key is revoked: a running server refuses it from its next request on, and so does every later one.
+It is noted in {noted}. To let {name} in again, with a new key (ssh-keygen -t ecdsa -b 384), put its public half
+there as {contract.member(name).public_key}; the server need not be started again.""")
+
+
+@study_app.command()
 def check(
     study: StudyFile,
     data: Annotated[Path, typer.Option(metavar="FILE", help="The CSV or Parquet file to check.")],

@@ -16,15 +16,20 @@ from typing import TYPE_CHECKING
 from fedlap import files
 from fedlap.errors import ConfigError
 from fedlap.flower.environment import prepare
+from fedlap.flower.erasure import empty_log, erase_messages, ignore_signals, overwrite_deleted
+from fedlap.flower.keyring import Keyring, public_keys
 from fedlap.study.agreement.contract import CommonStudy
 from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
 
 if TYPE_CHECKING:  # Flower is imported once `prepare` has set it up
     from flwr.supercore.control import ControlHttpClient
 
+    from fedlap.flower.door import Door
+
 SECRET, HOST, DATABASE = "secret", "host", "superlink.db"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # to listen at all addresses, and the one of this machine itself
 START = 120  # seconds until the SuperLink must answer on a slow machine
+KEEP = 1.0  # seconds between two looks at what is to be done
 
 
 def state_folder(study: CommonStudy) -> Path:
@@ -50,26 +55,6 @@ def secret(study: CommonStudy) -> str:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
     return check_private(path).read_text()
-
-
-def public_keys(study: CommonStudy) -> dict[bytes, str]:
-    """The members' names by their public keys, in Flower's form."""
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-    keys = {}
-    for member in study.members:
-        try:
-            key = load_ssh_public_key(member.public_key.read_bytes())
-            if not isinstance(key, EllipticCurvePublicKey):
-                raise ValueError("not an ECDSA key")
-            keys[public_key_to_bytes(key)] = member.name
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{member.public_key}: expected the public key of {member.name} ({error})") from error
-    if len(keys) < len(study.members):
-        raise ConfigError(f"{study.folder / 'members'}: two members have the same key; expected one of their own each")
-    return keys
 
 
 def where_to_listen(host: str) -> str:
@@ -115,8 +100,8 @@ def _check_port(host: str, number: int) -> None:
             ) from error
 
 
-def serve(study: CommonStudy, bind: str, ready: Callable[[], None]) -> None:
-    """Run until stopped; `ready` is called once all members are registered."""
+def serve(study: CommonStudy, bind: str, ready: Callable[[], None], tell: Callable[[str], None]) -> None:
+    """Run until stopped; `ready` is called once all members are registered, `tell` when somebody's key has changed."""
     os.umask(0o077)  # SQLite makes its files with the mode it is given, and the members' replies are in them
     folder = private_folder(study)
     prepare(folder / "flower")
@@ -125,14 +110,22 @@ def serve(study: CommonStudy, bind: str, ready: Callable[[], None]) -> None:
     shared_secret = secret(study)
     _check_port(bind, study.port)
     files.write(folder / HOST, EVERYWHERE.get(bind, bind))
-    public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
+    keys = public_keys(study)  # before anything listens: a key that is missing is an error, not a member left out
+    database = folder / DATABASE
+    erase_messages(database, keys)  # what a power cut has left
+    overwrite_deleted()
+    import uvicorn
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
+    from fedlap.flower.door import Door
     from fedlap.flower.gate import Gate
 
-    extensions.get_middleware = lambda: (Middleware(Gate, secret=shared_secret),)
+    door, keyring = Door(), Keyring(study, tell)
+    rules = {"secret": shared_secret, "keyring": keyring, "door": door, "tell": tell}
+    extensions.get_middleware = lambda: (Middleware(Gate, **rules),)
+    uvicorn.run = door.listen  # which Flower calls to serve its application
     sys.argv = [
         "flower-superlink",
         *("--ssl-ca-certfile", str(study.folder / "ca.crt")),
@@ -140,62 +133,70 @@ def serve(study: CommonStudy, bind: str, ready: Callable[[], None]) -> None:
         *("--ssl-keyfile", str(key)),
         *("--host", bind),
         *("--port", str(study.port)),
-        *("--database", str(folder / DATABASE)),
+        *("--database", str(database)),
         *("--isolation", "process"),  # no code that arrives over the network is started by the SuperLink
         *("--superexec-auth-secret-file", str(folder / SECRET)),
         "--enable-supernode-auth",
     ]
-    threading.Thread(target=_register, args=(study, shared_secret, ready), daemon=True).start()
+    keeper = _Keeper(study, shared_secret, door, database)
+    threading.Thread(target=keeper.keep, args=(ready,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would end this process before the last line
     try:
         flower_superlink()
     finally:
-        erase_messages(folder / DATABASE)
+        ignore_signals()
+        erase_messages(database)
 
 
-def erase_messages(database: Path) -> None:
-    """Write a database of Flower's anew: of the messages it has deleted, its log and its free pages keep every byte.
+class _Keeper:
+    """What is to be done while the server runs: let in who has a new key, and leave nothing behind of what is over."""
 
-    It is not deleted, for it also knows the nodes: one that was left running would not be let in again, and end.
-    """
-    if not database.exists():
-        return
-    try:
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute("VACUUM")
-            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise sqlite3.OperationalError("another program reads it")
-    except sqlite3.Error as error:
-        raise ConfigError(
-            f"{database}: still holds what members have sent ({error}); start and stop the server again to erase it"
-        ) from error
+    def __init__(self, study: CommonStudy, shared_secret: str, door: "Door", database: Path) -> None:
+        self.study, self.secret, self.door, self.database = study, shared_secret, door, database
+        self.keyring, self.cleaned = Keyring(study), set[int]()
 
+    def keep(self, ready: Callable[[], None]) -> None:
+        """Register the members once the SuperLink answers; end the process if it does not refuse strangers."""
+        from fedlap.flower.link import control_client
 
-def _register(study: CommonStudy, shared_secret: str, ready: Callable[[], None]) -> None:
-    """Register the members' keys once the SuperLink answers; end the process if it does not refuse strangers."""
-    from fedlap.flower.link import control_client
+        try:
+            check_gate(self.study, START)
+            if self.door.app is None:
+                raise ConfigError("the SuperLink listens without fedlap's limits on connections")
+        except ConfigError as error:
+            print(f"error: {error}; stopping", file=sys.stderr, flush=True)
+            os._exit(2)
+        with closing(control_client(self.study, self.secret)) as client:
+            registered = self.keyring.names()
+            let_in(client, registered)
+            ready()
+            while True:
+                time.sleep(KEEP)
+                if (keys := self.keyring.names()) != registered:
+                    let_in(client, keys)
+                    registered = keys
+                self._tidy()
 
-    try:
-        check_gate(study, START)
-    except ConfigError as error:
-        print(f"error: {error}; stopping", file=sys.stderr, flush=True)
-        os._exit(2)
-    with closing(control_client(study, shared_secret)) as client:
-        let_in(client, public_keys(study))
-    ready()
+    def _tidy(self) -> None:
+        """Delete what ended runs have left, and empty the database's log, in which deleted replies still stand."""
+        from flwr.common.constant import Status
+
+        state = self.door.app.state.linkstate_factory.state()
+        for run in state.get_run_info(statuses=[Status.FINISHED]):
+            if run.run_id not in self.cleaned:
+                state.cleanup_run(run.run_id)
+                self.cleaned.add(run.run_id)
+        log = self.database.with_name(f"{self.database.name}-wal")
+        if log.exists() and log.stat().st_size:
+            with closing(sqlite3.connect(self.database, timeout=KEEP)) as connection:
+                empty_log(connection)
 
 
 def let_in(client: "ControlHttpClient", keys: dict[bytes, str]) -> None:
-    """Make the keys that Flower's database knows those of the members: a key that was replaced is let in no more."""
-    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+    """Register with Flower the keys that it does not know. Whom the gate refuses, Flower is never asked about."""
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
-    known = {}
-    for node in client.ListNodes(ListNodesRequest()).nodes_info:
-        if node.public_key in keys:
-            known[node.public_key] = node
-        elif not node.unregistered_at:
-            client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+    known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
     for key, name in keys.items():
         if key not in known:
             client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))

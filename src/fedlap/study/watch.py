@@ -1,5 +1,6 @@
-"""What a person sees while a study runs: who has answered in this round, and how good the model is so far."""
+"""What a person sees while a study runs: who has answered, who has not and since when, and how good the model is."""
 
+import time
 from collections.abc import Sequence
 
 from rich.console import Console, Group
@@ -24,7 +25,8 @@ class Watch:
         self.step, self.metrics, self.waiting = "connecting", "", ""
         self.status: dict[str, str] = {}  # of each member: the kind of the last event, a key of SIGNS
         self.notes: dict[str, str] = {}
-        self.live = Live(self._table(), console=self.console, refresh_per_second=4, transient=True)
+        self.asked: dict[str, float] = {}  # when each member was first asked in this step
+        self.live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._table)
 
     def __enter__(self) -> "Watch":
         if self.console.is_terminal:
@@ -41,7 +43,11 @@ class Watch:
     def tell(self, event: Event) -> None:
         """Take in an event of the coordinator."""
         if event.step != self.step and event.kind == "asked":
-            self.step, self.status, self.notes, self.waiting = event.step, {}, {}, ""
+            for member in self._missing():
+                self.note(f"{self.step}: without {member}, asked at {self._since(member)}")
+            self.step, self.status, self.notes, self.waiting, self.asked = event.step, {}, {}, "", {}
+        if event.kind == "asked":
+            self.asked.setdefault(event.member, time.time())
         if event.kind in SIGNS:
             self.status[event.member] = event.kind
             self.notes[event.member] = event.note
@@ -51,7 +57,17 @@ class Watch:
             self.metrics = f"{self._of(event.step)}: {event.note}"
         if event.kind in ("refused", "audit", "waiting", "resumed", "round", "noted"):
             self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
-        self.live.update(self._table())
+        if event.kind == "waiting" and (missing := self._missing()):
+            self.note("no answer from " + ", ".join(f"{member}, asked at {self._since(member)}" for member in missing))
+
+    def _missing(self) -> list[str]:
+        """Who was asked and has said nothing, in the members' order."""
+        return [member for member in self.members if self.status.get(member) == "asked"]
+
+    def _since(self, member: str) -> str:
+        """When a member was asked, and how long ago that is."""
+        then = self.asked[member]
+        return f"{time.strftime('%H:%M:%S', time.localtime(then))}, {time.time() - then:.0f} s ago"
 
     def _of(self, step: str) -> str:
         """A round among all; a regression does not know how many it will need."""
@@ -63,5 +79,6 @@ class Watch:
         table.add_column("")
         for member in self.members:
             sign, style = SIGNS.get(self.status.get(member, ""), ("", ""))
-            table.add_row(member, Text(f"{sign} {self.notes.get(member, '')}".strip(), style=style))
+            note = f"since {self._since(member)}" if self.status.get(member) == "asked" else self.notes.get(member, "")
+            table.add_row(member, Text(f"{sign} {note}".strip(), style=style))
         return Group(table, Text(self.metrics), Text(self.waiting, style="yellow"))

@@ -152,6 +152,11 @@ class Terms:
         rows = np.zeros((len(self.members), 1), np.int32)
         return self._start(make_pool(*nobody, memory), make_shards(self.members, sizes, rows, memory))
 
+    def contribution_bytes(self) -> int:
+        """How many bytes one member's term of the server's sum has, shared points aside."""
+        start = self.server_start(np.ones(len(self.members), np.int64), None)
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(start.first.clients.contribution))
+
     def site_start(self, member: str, rows: Rows, sizes: np.ndarray, memory: MemoryPoints | None) -> Start:
         """The start of one member, which has its own rows and is alone in its stack of shards."""
         memory, place = memory or self._no_memory(), self.members.index(member)
