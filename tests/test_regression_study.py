@@ -293,7 +293,7 @@ def test_a_site_with_too_few_rows_a_coefficient_does_not_begin(tmp_path):
     with pytest.raises(DataError, match=r"few\.csv: 12 complete rows for 4 coefficients; expected at least 13 rows"):
         regressions.RegressionSite.of(study, "west", few)
     enough = regressions.write(tmp_path, "enough", frames["west"][ILL].head(13))
-    regressions.RegressionSite.of(study, "west", enough)
+    regressions.RegressionSite.of(study, "west", enough, rules=regressions.RULES)
     fewer = regressions.write(tmp_path, "fewer", frames["west"][ILL].head(9))
     with pytest.raises(DataError, match=r"fewer\.csv: 9 usable rows .* expected at least 10 \(minimum_rows"):
         regressions.RegressionSite.of(study, "west", fewer)

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
@@ -22,6 +22,9 @@ from fedlap.errors import ConfigError, unknown
 from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
 from fedlap.study.agreement.sections import General, NetworkSection, parse_general, parse_network
 from fedlap.study.table.columns import Column, Target
+
+if TYPE_CHECKING:
+    from fedlap.study.agreement.policy import SitePolicy
 
 SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "network")
 TABLE_MODELS = ("logistic", "mlp")  # the models whose inputs are rows of numbers
@@ -76,6 +79,12 @@ class CommonStudy:
             if member.name == name:
                 return member
         raise unknown("member", name, [member.name for member in self.members])
+
+    def policy(self, data: str | Path) -> "SitePolicy":
+        """What the site of a data file allows in this study; ConfigError if the study is none for it."""
+        from fedlap.study.agreement.policy import SitePolicy  # which reads its file as a study is read
+
+        return SitePolicy.beside(data).for_study(self)
 
 
 @dataclass(frozen=True, kw_only=True)

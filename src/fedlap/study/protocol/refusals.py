@@ -27,6 +27,7 @@ class Reason(StrEnum):
     LATE = "this round is over there"
     CHANGED = "it has answered another request under this number"
     BUDGET = "it has answered as many requests as one run may have"
+    POLICY = "its own policy does not allow this; its log names the rule"
     UNASKED = "its study file does not allow such a question"
     OTHER = "an error, of which its own log has the words"
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedlap.errors import FedlapError
-from fedlap.study.protocol import audit
+from fedlap.study.protocol import audit, guard
 from fedlap.study.protocol.messages import Arrays, Reply, Request, size
+from fedlap.study.protocol.permits import Permits, SiteRules
 from fedlap.study.protocol.refusals import Reason, Refusal
 
 
@@ -27,8 +28,11 @@ Method = Callable[[Request], Content]
 class Respondent:
     """One member and its folder. What it computes is said by the kind of study that it takes part in."""
 
-    def __init__(self, study: str, member: str, folder: str | Path, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, study: str, member: str, folder: str | Path, rules: SiteRules, log: Callable[[str], None]
+    ) -> None:
         self.study, self.member, self.folder, self.log = study, member, Path(folder), log
+        self.rules, self.permits = rules, Permits(folder, study, member)
 
     @property
     def audit_log(self) -> Path:
@@ -55,6 +59,18 @@ class Respondent:
     def methods(self) -> Mapping[str, Method]:
         """What is done with a request, by its kind."""
         raise NotImplementedError
+
+    def permit(self, request: Request) -> None:
+        """Refuse a run more than this site begins; one that its operator has agreed to is recorded as such."""
+        agreed = guard.check_run(self.rules, self.permits, request.run)
+        if agreed is not None and request.kind == "begin":
+            facts = {"runs": agreed.runs, "agreed": agreed.time}
+            audit.append(
+                self.audit_log,
+                self.member,
+                Request("agree", self.study, request.run),
+                Reply(self.member, "", "", facts),
+            )
 
     def step(self, request: Request) -> str:
         """What the log calls a request."""

@@ -15,17 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedlap.errors import DataError
 from fedlap.regression.cox import Survival
 from fedlap.regression.federation import Restricted
+from fedlap.regression.glm import GlmModel
 from fedlap.regression.objective import LinearObjective, Loss, Objective
-from fedlap.regression.rounds import Broadcast, SiteFactor, answer, nothing
+from fedlap.regression.prior import NormalPrior
+from fedlap.regression.rounds import START, Broadcast, SiteFactor, answer, nothing
+from fedlap.study.protocol import guard
 from fedlap.study.protocol.messages import Arrays, Request, digest, pack
+from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
     LossesThere,
     Meat,
     Question,
+    Standard,
     programs,
     read_answer,
     read_point,
@@ -38,7 +44,25 @@ from fedlap.study.protocol.regression.steps import StepStore, StoredStep
 from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
 from fedlap.study.protocol.store import BEGINNING, StoredSetup
 
+ROUNDING = 1e-9  # of a spread that is compared with a range
+
 Computed = Callable[[Objective, Request, StepStore], Any]
+
+
+def check_own_size(rules: SiteRules, size: int, member: str, rows: int) -> None:
+    """DataError if this site has too few rows for its own rules."""
+    if rows < rules.minimum_rows:
+        raise DataError(
+            f"{member}: {rows} complete rows; this site's rule is at least {rules.minimum_rows} (minimum_rows, "
+            f"{rules.source})"
+        )
+    if size > rules.parameters_per_row * rows:
+        raise DataError(
+            f"{member}: {rows} complete rows for {size} coefficients; this site's rule is at most "
+            f"{rules.parameters_per_row:g} coefficients a row (parameters_per_row, {rules.source}): of fewer rows sums "
+            f"would tell too much about single patients. Use fewer columns in the study, or agree with "
+            f"parameters_per_row = {size / rows:.2g} in policy.toml beside the data file"
+        )
 
 
 class Begun(NamedTuple):
@@ -57,10 +81,12 @@ class RegressionSite(Respondent):
         member: str,
         records: RegressionRecords,
         folder: str | Path,
+        rules: SiteRules,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        super().__init__(study.digest, member, folder, log)
+        super().__init__(study.digest, member, folder, rules, log)
         self.agreement, self.records = study, records
+        check_own_size(rules, study.model.size, member, records.opening.complete)
         self._ready: Begun | None = None  # built once a run, from the store
 
     @classmethod
@@ -71,11 +97,16 @@ class RegressionSite(Respondent):
         path: str | Path,
         folder: str | Path | None = None,
         log: Callable[[str], None] = lambda line: None,
+        rules: SiteRules | None = None,
     ) -> "RegressionSite":
-        """The site of a member with its file, which is checked whole; its state goes beside the study by default."""
+        """The site of a member with its file, which is checked whole; its state goes beside the study by default.
+
+        If no rules are given, they are those of policy.toml beside the file.
+        """
         study.member(member)
         folder = study.folder / "state" / member if folder is None else folder
-        return cls(study, member, RegressionRecords(study, path), folder, log)
+        rules = study.policy(path) if rules is None else rules
+        return cls(study, member, RegressionRecords(study, path), folder, rules, log)
 
     def methods(self) -> Mapping[str, Method]:
         """What is done with a request, by its kind."""
@@ -114,12 +145,15 @@ class RegressionSite(Respondent):
         return StepStore(self.folder, self.study, self.member, request.run)
 
     def _moments(self, request: Request) -> Content:
+        self.permit(request)
         return {"versions": programs()}, pack(self.records.opening)
 
     def _begin(self, request: Request) -> Content:
         self._ready, store = None, self._store(request)
         with refusing(Reason.ARRAYS):
-            read_standard(self.agreement, request.arrays, "what the server begins with")
+            standard = read_standard(self.agreement, request.arrays, "what the server begins with")
+        self._check_standard(standard)
+        self.permit(request)
         stored = store.setup()
         if stored is not None and store.begun and digest(stored.arrays) != digest(request.arrays):
             raise Refusal(
@@ -128,6 +162,23 @@ class RegressionSite(Respondent):
         store.save_setup(StoredSetup(self.records.fingerprint(), request.arrays))
         self._begun(request, store)
         return {}, {}
+
+    def _check_standard(self, standard: Standard) -> None:
+        """Refuse a mean or a spread that no rows have, of the columns that stand in the study as they are."""
+        known = {column.name: column for column in self.agreement.columns if column.kind == "number"}
+        for name, shift, spread in zip(self.agreement.design.names, standard.shift, standard.spread, strict=True):
+            column = known.get(name)
+            if column is None or not (np.isfinite(column.minimum) and np.isfinite(column.maximum)):
+                continue
+            half = (column.maximum - column.minimum) / 2
+            largest = max(abs(column.minimum), abs(column.maximum))  # of a spread around zero
+            centred = column.minimum <= shift <= column.maximum and spread <= half * (1 + ROUNDING)
+            if not centred and not (shift == 0 and spread <= largest * (1 + ROUNDING)):
+                guard.refuse(
+                    "what is pooled is possible within the study's ranges",
+                    f"the pooled mean and spread of {name} are {shift:g} and {spread:g}; expected a mean that is "
+                    f"{column.expected()}, and a spread of at most {half:g}",
+                )
 
     def _finish(self, request: Request) -> Content:
         self._begun(request, self._store(request))
@@ -142,6 +193,7 @@ class RegressionSite(Respondent):
         begun = self._begun(request, store)
         stored = store.step(request.round)
         if stored is None:
+            store.in_order(request.round)
             arrays = pack(compute(begun.objective, request, store))
             store.save_step(request.round, StoredStep(request.kind, request.digest, arrays))
             return {}, arrays
@@ -156,8 +208,36 @@ class RegressionSite(Respondent):
         with refusing(Reason.ARRAYS):
             question = read_question(self.agreement, request.arrays, "the server's broadcast")
         loss: Loss = objective if question.kept.all() else Restricted(objective, question.kept)
-        g = Broadcast(question.w, question.S, bool(question.search))
-        return answer(loss, g, self._factor(request.accepted, question, store))
+        g, factor = (
+            Broadcast(question.w, question.S, bool(question.search)),
+            self._factor(request.accepted, question, store),
+        )
+        self._check_question(request.round, question, factor)
+        self._check_spread(objective, loss.full(g.w) if isinstance(loss, Restricted) else g.w)
+        return answer(loss, g, factor)
+
+    def _check_question(self, step: int, question: Question, factor: SiteFactor) -> None:
+        """Refuse weights or a precision that the study's past does not explain."""
+        model = self.agreement.model
+        if step == 0:
+            prior = model.prior.precision if isinstance(model.prior, NormalPrior) else 0.0
+            diagonal = np.diag(question.S)
+            known = np.isclose(diagonal, START) | np.isclose(diagonal, START + prior)
+            if question.w.any() or not known.all() or not np.array_equal(question.S, np.diag(diagonal)):
+                guard.refuse(
+                    "the first weights follow from the study",
+                    "the first weights are not 0, or their precision is not the one before the first round; expected "
+                    "the beginning of every regression",
+                )
+        elif question.search and not (isinstance(model, GlmModel) and model.family.shapes):
+            guard.check_precision(question.S, factor.V)
+
+    def _check_spread(self, objective: Objective, w: np.ndarray) -> None:
+        """Refuse weights at which a few rows outweigh the others; where no loss is a number, nothing is told."""
+        assert isinstance(objective, LinearObjective | Survival), "every model is linear or a Cox regression"
+        weights = objective.row_curvatures(w)
+        if np.isfinite(weights).all():
+            guard.check_spread(self.rules, guard.effective_rows(weights), self.records.opening.complete)
 
     def _factor(self, accepted: int, question: Question, store: StepStore) -> SiteFactor:
         """This site's factor after the last round that counts."""
@@ -177,6 +257,7 @@ class RegressionSite(Respondent):
     def _closing(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             w = read_point(self.agreement, request.arrays, "the server's weights").w
+        self._check_spread(objective, w)
         if isinstance(objective, Survival):
             return objective.concordant(w)
         assert isinstance(objective, LinearObjective), "every model is linear or a Cox regression"
@@ -185,6 +266,8 @@ class RegressionSite(Respondent):
     def _losses(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             points = read_points(self.agreement, request.arrays, "the server's weights")
+        for w in points.w:
+            self._check_spread(objective, w)
         return LossesThere(np.array([objective.loss(w) for w in points.w]))
 
     def _meat(self, objective: Objective, request: Request, store: StepStore) -> Any:
@@ -192,6 +275,7 @@ class RegressionSite(Respondent):
             raise Refusal(Reason.UNASKED, "a robust covariance is asked for; robust = true in the study would allow it")
         with refusing(Reason.ARRAYS):
             w = read_point(self.agreement, request.arrays, "the server's weights").w
+        self._check_spread(objective, w)
         return Meat(objective.meat(w))
 
     def _begun(self, request: Request, store: StepStore) -> Begun:
