@@ -266,8 +266,6 @@ def test_a_site_refuses_what_was_not_agreed_on(finished):
     assert ask(finished, "closing", last + 1, weights) == ""
     assert ask(finished, "meat", last + 2, weights) == Reason.UNASKED
     assert ask(finished, "losses", last + 2, several) == Reason.ARRAYS
-    assert ask(finished, "closing", MOST_STEPS - 1, weights) == ""
-    assert ask(finished, "closing", MOST_STEPS, weights) == Reason.BUDGET
     assert ask(finished, "train", 0) == Reason.REQUEST
     question = {".w": np.zeros(4), ".S": np.eye(4), ".kept": np.ones(4, bool), ".search": np.array(True)}
     assert ask(finished, "answer", last + 3, question, accepted=last + 40) == Reason.GAP
@@ -276,6 +274,9 @@ def test_a_site_refuses_what_was_not_agreed_on(finished):
         Reason.BEGINNING
     )
     assert len(verify(site.audit_log)) > 10
+    assert ask(finished, "closing", MOST_STEPS - 1, weights) == ""
+    assert ask(finished, "closing", MOST_STEPS, weights) == Reason.BUDGET
+    assert ask(finished, "closing", MOST_STEPS - 2, weights) == Reason.LATE
 
 
 def test_a_site_whose_file_has_changed_does_not_go_on(finished):

@@ -3,11 +3,13 @@
 A refusal names in the site's log the rule, what was found and the cure; on the network it says that there is a rule.
 """
 
+import math
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
+from fedlap.errors import DataError
 from fedlap.study.protocol.contents import HeldBack
 from fedlap.study.protocol.permits import Agreed, Permits, SiteRules
 from fedlap.study.protocol.refusals import Reason, Refusal
@@ -20,6 +22,23 @@ DECIMALS = 2  # of the mean NLL that is reported
 def refuse(rule: str, found: str) -> NoReturn:
     """Refuse a request for a rule of this site's."""
     raise Refusal(Reason.POLICY, f"{found} (this site's rule: {rule})")
+
+
+def check_size(rules: SiteRules, source: str, rows: int, parameters: int) -> None:
+    """DataError if a site's rows are too few for its own rules; `parameters` are those of a full matrix."""
+    if rows < rules.minimum_rows:
+        raise DataError(
+            f"{source}: {rows} rows to fit to; this site's rule is at least {rules.minimum_rows} (minimum_rows, "
+            f"{rules.source})"
+        )
+    if parameters > rules.parameters_per_row * rows:
+        raise DataError(
+            f"{source}: a full covariance of {parameters} parameters from {rows} rows; this site's rule is at most "
+            f"{rules.parameters_per_row:g} parameters a row (parameters_per_row, {rules.source}): from fewer rows it "
+            f"would tell too much about single patients. Use fewer columns or a diagonal covariance in the study, or "
+            f"agree by parameters_per_row = {math.ceil(100 * parameters / rows) / 100:g} in policy.toml beside the "
+            "data file"
+        )
 
 
 def check_run(rules: SiteRules, permits: Permits, run: str) -> Agreed | None:

@@ -53,22 +53,6 @@ class Records(Protocol):
         ...
 
 
-def check_own_rows(rules: SiteRules, terms: Terms, member: str, rows: int) -> None:
-    """DataError if this site has too few rows to train on for its own rules."""
-    if rows < rules.minimum_rows:
-        raise DataError(
-            f"{member}: {rows} rows to train on; this site's rule is at least {rules.minimum_rows} (minimum_rows, "
-            f"{rules.source})"
-        )
-    if terms.full and terms.weights > rules.parameters_per_row * rows:
-        raise DataError(
-            f"{member}: a full covariance of {terms.weights} weights with {rows} rows to train on; this site's rule is "
-            f"at most {rules.parameters_per_row:g} weights a row (parameters_per_row, {rules.source}): of fewer rows "
-            f'it would tell too much about single patients. Use covariance = "diagonal" in the study, or agree with '
-            f"parameters_per_row = {terms.weights / rows:.2g} in policy.toml beside the data file"
-        )
-
-
 class Ready(NamedTuple):
     """A run that this site has begun: its name, what its rounds are computed from, and the site's own rows."""
 
@@ -91,7 +75,7 @@ class Site(Respondent):
     ) -> None:
         super().__init__(terms.digest, member, folder, rules, log)
         self.terms, self.records = terms, records
-        check_own_rows(rules, terms, member, int(records.statistics().rows))
+        guard.check_size(rules, member, int(records.statistics().rows), terms.covariances)
         self._ready: Ready | None = None  # built once a run, from the store
 
     def methods(self) -> Mapping[str, Method]:

@@ -136,16 +136,13 @@ class Terms:
         return self.method.algorithm
 
     @property
-    def weights(self) -> int:
-        """How many weights the model has."""
+    def covariances(self) -> int:
+        """How many weights a full matrix is sent of; none with a diagonal, or without a covariance."""
+        if getattr(self.algorithm, "covariance", "diagonal") != "full":
+            return 0
         row = jax.ShapeDtypeStruct((1, self.features), np.float32)
         made = jax.eval_shape(lambda row: as_model(self.model).init(jax.random.key(0), row, self.classes), row)
         return sum(leaf.size for leaf in jax.tree.leaves(made))
-
-    @property
-    def full(self) -> bool:
-        """Whether a contribution has a full matrix over the weights."""
-        return getattr(self.algorithm, "covariance", "diagonal") == "full"
 
     @property
     def last_round(self) -> int:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedlap.errors import DataError
 from fedlap.regression.cox import Survival
 from fedlap.regression.federation import Restricted
 from fedlap.regression.glm import GlmModel
@@ -49,22 +48,6 @@ ROUNDING = 1e-9  # of a spread that is compared with a range
 Computed = Callable[[Objective, Request, StepStore], Any]
 
 
-def check_own_size(rules: SiteRules, size: int, member: str, rows: int) -> None:
-    """DataError if this site has too few rows for its own rules."""
-    if rows < rules.minimum_rows:
-        raise DataError(
-            f"{member}: {rows} complete rows; this site's rule is at least {rules.minimum_rows} (minimum_rows, "
-            f"{rules.source})"
-        )
-    if size > rules.parameters_per_row * rows:
-        raise DataError(
-            f"{member}: {rows} complete rows for {size} coefficients; this site's rule is at most "
-            f"{rules.parameters_per_row:g} coefficients a row (parameters_per_row, {rules.source}): of fewer rows sums "
-            f"would tell too much about single patients. Use fewer columns in the study, or agree with "
-            f"parameters_per_row = {size / rows:.2g} in policy.toml beside the data file"
-        )
-
-
 class Begun(NamedTuple):
     """A run that this site has begun, and the loss of its rows in the run's units."""
 
@@ -86,7 +69,7 @@ class RegressionSite(Respondent):
     ) -> None:
         super().__init__(study.digest, member, folder, rules, log)
         self.agreement, self.records = study, records
-        check_own_size(rules, study.model.size, member, records.opening.complete)
+        guard.check_size(rules, member, records.opening.complete, study.model.size)
         self._ready: Begun | None = None  # built once a run, from the store
 
     @classmethod
