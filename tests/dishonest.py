@@ -4,7 +4,7 @@ import numpy as np
 
 from fedlap.study.agreement.contract import Study
 from fedlap.study.agreement.example import example_files, example_study
-from fedlap.study.protocol.contents import Beginning, read_statistics
+from fedlap.study.protocol.contents import Beginning
 from fedlap.study.protocol.messages import Reply, Request, decode, encode, pack
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.protocol.site import Site
@@ -19,7 +19,8 @@ def hospitals(folder, rounds=ROUNDS, **algorithm):
     """The study of the four bundled hospitals, and their files."""
     settings = {"name": "fedlap_cov", "delta": 1.0, **algorithm}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "study.toml").write_text(example_study(rounds=rounds, algorithm=settings))
+    shown = settings["name"] == "fedlap_func"
+    (folder / "study.toml").write_text(example_study(rounds=rounds, algorithm=settings, share_points=shown))
     return Study.read(folder), example_files(folder / "data")
 
 
@@ -34,7 +35,6 @@ class Server:
         told = {name: each.statistics() for name, each in records.items()}
         sizes = np.array([int(each.rows) for each in told.values()], np.int64)
         self.beginning = Beginning(pool(told.values()), sizes, None)
-        self.start = self.terms.server_start(sizes, None)
         self.rows = self.own.encode(self.beginning.pooled)
         self._site = None
 
@@ -56,13 +56,10 @@ class Server:
         record = self.beginning._replace(pooled=self.beginning.pooled._replace(**pooled))
         return self.ask("begin", record, run=run)
 
-    def statistics(self):
-        """What the site says of itself."""
-        return read_statistics(self.terms, self.ask("statistics").arrays, self.member)
-
     def broadcast(self, weight=None, bias=None, S=None):
         """The study's own first broadcast, with a model and a precision as this server likes them."""
-        arrays = pack(self.terms.algorithm.broadcast(self.start.first.server))
+        start = self.terms.server_start(self.beginning.sizes, None)
+        arrays = pack(self.terms.algorithm.broadcast(start.first.server))
         for name, array in arrays.items():
             if ".S" in name:
                 arrays[name] = array if S is None else np.full_like(array, S)

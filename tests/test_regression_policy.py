@@ -23,9 +23,9 @@ MODELS = {
 class Server:
     """It has a member's real rows before it, behind the site, and asks what it likes."""
 
-    def __init__(self, folder, kind, rules=None):
+    def __init__(self, folder, kind, rules=None, frames=None):
         outcome, settings = MODELS[kind]
-        self.study, files = regressions.make(folder, [*outcome, "age", "sex", "smoker"], settings)
+        self.study, files = regressions.make(folder, [*outcome, "age", "sex", "smoker"], settings, frames)
         self.said, self.steps, self.size = [], 0, self.study.model.size
         self.site = RegressionSite.of(self.study, "north", files["north"], folder / "state", self.said.append, rules)
         opening = self.site.records.opening.columns
@@ -88,6 +88,17 @@ def test_without_the_rule_such_weights_return_a_patients_record(tmp_path):
     age, one = names.index("age"), names.index("Intercept")
     found = V[age, one] / V[one, one] * server.standard.spread[age] + server.standard.shift[age]
     assert found == pytest.approx(rows.values["age"].max(), abs=0.1)
+
+
+def test_a_search_that_ends_where_a_few_rows_decide_is_not_told(tmp_path):
+    """Whoever is older is ill: with hardly any precision the site's own search becomes surer and surer of it."""
+    frames = {
+        name: frame.assign(ill=(frame["age"] > 60).astype(int)) for name, frame in regressions.hospitals().items()
+    }
+    server = Server(tmp_path, "binomial", frames=frames)
+    assert not server.first().refusal
+    weak = server.question(np.zeros(4), 1e-9 * np.eye(4), search=True)
+    assert refused(server, server.ask("answer", weak, 1), "of 90 rows; expected at least 10.0")
 
 
 def test_the_first_weights_and_later_precisions_follow_from_the_study(tmp_path):

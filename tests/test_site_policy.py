@@ -217,6 +217,15 @@ def test_pooled_statistics_that_cannot_be_begin_nothing(changes, words, server):
     assert refused(server, server.begin(**changed(server, **changes)), words)
 
 
+def test_points_are_shown_in_the_pooled_units_of_one_run(tmp_path):
+    study, files = dishonest.hospitals(tmp_path, name="fedlap_func")
+    server = dishonest.Server(study, files, "va", tmp_path / "va")
+    pooled = server.beginning.pooled
+    assert server.ask("points", pooled).arrays[".inputs"].shape == (2, 13)
+    raw = pooled._replace(means=np.zeros(5), deviations=np.ones(5))
+    assert refused(server, server.ask("points", raw), "mean 0; expected")
+
+
 def test_rows_counted_in_two_ways_begin_nothing(server):
     reply = server.begin(rows=np.array(600.0))
     assert reply.refusal == Reason.SIZES and "592 training rows member by member, and 600 in all" in server.said[-1]

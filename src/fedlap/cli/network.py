@@ -152,6 +152,7 @@ def run(
     with runs.only_one(contract):
         if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
+            typer.echo(f"each member must agree to it:  fedlap study agree {contract.path.name} --name MEMBER")
         prepare(private_folder(contract) / "flower-run")
         said = _trained(contract, output) if isinstance(contract, Study) else _fitted(contract, output)
     typer.echo(said)

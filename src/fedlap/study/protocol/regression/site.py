@@ -18,7 +18,7 @@ import numpy as np
 from fedlap.regression.cox import Survival
 from fedlap.regression.federation import Restricted
 from fedlap.regression.glm import GlmModel
-from fedlap.regression.objective import LinearObjective, Loss, Objective
+from fedlap.regression.objective import Expansion, LinearObjective, Objective
 from fedlap.regression.prior import NormalPrior
 from fedlap.regression.rounds import START, Broadcast, SiteFactor, answer, nothing
 from fedlap.study.protocol import guard
@@ -53,6 +53,25 @@ class Begun(NamedTuple):
 
     run: str
     objective: Objective
+
+
+class Visited:
+    """A loss that remembers where it was last expanded: there ends a site's own search."""
+
+    def __init__(self, whole: Restricted) -> None:
+        self.whole = whole
+        self.last: np.ndarray | None = None
+
+    def loss(self, w: np.ndarray) -> float:
+        """The loss at a point."""
+        return self.whole.loss(w)
+
+    def expand(self, w: np.ndarray) -> Expansion:
+        """The loss, its gradient and its Hessian at a point."""
+        there = self.whole.expand(w)
+        if np.isfinite(there.hessian).all():  # a search steps back from where it is not
+            self.last = w
+        return there
 
 
 class RegressionSite(Respondent):
@@ -190,14 +209,17 @@ class RegressionSite(Respondent):
     def _round(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             question = read_question(self.agreement, request.arrays, "the server's broadcast")
-        loss: Loss = objective if question.kept.all() else Restricted(objective, question.kept)
+        loss = Visited(Restricted(objective, question.kept))
         g, factor = (
             Broadcast(question.w, question.S, bool(question.search)),
             self._factor(request.accepted, question, store),
         )
         self._check_question(request.round, question, factor)
-        self._check_spread(objective, loss.full(g.w) if isinstance(loss, Restricted) else g.w)
-        return answer(loss, g, factor)
+        self._check_spread(objective, loss.whole.full(g.w))
+        answered = answer(loss, g, factor)
+        if loss.last is not None:  # where the curvature is from that would be sent
+            self._check_spread(objective, loss.whole.full(loss.last))
+        return answered
 
     def _check_question(self, step: int, question: Question, factor: SiteFactor) -> None:
         """Refuse weights or a precision that the study's past does not explain."""
