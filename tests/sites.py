@@ -8,6 +8,7 @@ import fedlap
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.round import Method
 from fedlap.engines.setup import Plan, draw_batches
+from fedlap.study.agreement.policy import SitePolicy
 from fedlap.study.protocol.coordinator import Coordinator
 from fedlap.study.protocol.inquiry import Patience
 from fedlap.study.protocol.messages import Reply, Request, decode, encode
@@ -32,6 +33,8 @@ def make_federation(sizes=SIZES):
 
 
 FEDERATION = make_federation()
+# A handful of rows a site, and so no rule about how few there may be.
+RULES = SitePolicy(minimum_rows=1, parameters_per_row=100)
 
 
 def make_algorithm(name):
@@ -70,6 +73,9 @@ class FederationRecords:
     def statistics(self):
         return Statistics(np.array(float(self.federation.sizes[self.k])), *(np.zeros(0),) * 3)
 
+    def check_pooled(self, pooled):
+        """There are no number columns, whose means could be wrong."""
+
     def encode(self, pooled):
         test = self.federation.test_inputs[self.k :: 3], self.federation.test_labels[self.k :: 3]
         return Rows(*self.federation.of(self.k), *test)
@@ -95,7 +101,7 @@ class Loopback:
         self.restoring = set()  # members whose operators want back from the server what is lost
 
     def site(self, name):
-        site = Site(self.terms, name, self.records(name), self.folder / name)
+        site = Site(self.terms, name, self.records(name), self.folder / name, RULES)
         site.restore = name in self.restoring
         return site
 

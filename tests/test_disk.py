@@ -21,6 +21,7 @@ from fedlap.study.protocol import heads
 from fedlap.study.protocol.audit import verify
 from fedlap.study.protocol.messages import Request
 from fedlap.study.protocol.refusals import Reason
+from fedlap.study.results import load_regression, save_regression
 
 TERMS = sites.make_terms(sites.make_algorithm("fedlap_cov"))
 STATISTICS = Request("statistics", TERMS.digest, "run1")
@@ -145,7 +146,7 @@ def until_it_ends(run):
 
 
 def check_files(folder, members):
-    """Logs without a gap, no head that went backwards, and nothing half written."""
+    """Logs without a gap, in which a refusal is a line if there is room; no head went backwards; no half a file."""
     for name in members:
         entries = verify(folder / name / f"audit-{name}.jsonl")
         assert not any("unfinished" in entry for entry in entries)
@@ -162,6 +163,9 @@ def test_whichever_write_fails_a_study_ends_in_the_same_bits(tmp_path, undisturb
     assert names >= {"setup.npz.part", *stored, "audit-birch.jsonl", heads.FILE, "checkpoint.npz.part"}
     assert set(said) == {heads.FILE, "checkpoint.npz"}
     check_files(tmp_path, sites.NAMES)
+    for name in sites.NAMES:  # a round that found no room, in a log that did
+        entries = verify(tmp_path / name / f"audit-{name}.jsonl")
+        assert ("train", Reason.DISK) in [(entry["kind"], entry["refusal"]) for entry in entries]
 
 
 def test_whichever_write_fails_a_regression_ends_in_the_same_bits(tmp_path, now_and_then_full, monkeypatch):
@@ -170,6 +174,9 @@ def test_whichever_write_fails_a_regression_ends_in_the_same_bits(tmp_path, now_
     outcome, said = until_it_ends(lambda: regressions.run(study, data, tmp_path)[0])
     check_files(tmp_path, regressions.MEMBERS)
     assert {"step-000000.npz", "moments.npz", heads.FILE, "checkpoint.npz"} <= set(said)
+    folder, said = until_it_ends(lambda: save_regression(tmp_path / "result", study, outcome))
+    assert set(said) == {"coefficients.csv", "summary.txt", "rounds.jsonl", "regression.json"}
+    assert load_regression(folder / "model").card["run"] == outcome.run and not list(folder.rglob("*.part"))
     monkeypatch.undo()
     whole, _ = regressions.run(study, data, tmp_path / "undisturbed")
     assert (outcome.fit.params == whole.fit.params).all() and outcome.summary == whole.summary

@@ -77,23 +77,21 @@ def test_wherever_a_node_breaks_between_a_question_and_its_answer_nothing_is_los
     assert transport.broken == set(itertools.product(CALLS, ("before", "after")))
 
 
-def test_a_message_is_confirmed_after_its_answer_has_arrived(monkeypatch):
-    """One that is not confirmed may be delivered again; one that is never will be."""
+def test_a_message_is_confirmed_once_it_is_answered_and_before_anyone_can_take_the_run_for_over(monkeypatch):
+    """One that is not confirmed may be delivered again; one that is confirmed is erased at the server."""
     link = SuperLink(once=False)
-    link.broken = ("PushObject", "before", sites.Crash())
     line = connect(monkeypatch, link)
     site = SimpleNamespace(member="ash", log=print, answer=lambda request: Reply("ash", request.digest))
+    crashing = SimpleNamespace(**{**vars(site), "answer": failing(sites.Crash())})
     link.send(wire.content(Request("begin", "study", "run")))
     with pytest.raises(sites.Crash):
-        node.answer_next(line, site)
-    line._over.set()
+        node.answer_next(line, crashing)
     assert len(link.waiting) == 1
-    assert link.received() == []
-    line = connect(monkeypatch, link)
-    assert node.answer_next(line, site)
+    link.broken = ("PushMessages", "before", sites.Crash())
+    with pytest.raises(sites.Crash):
+        node.answer_next(line, site)
     line.close()
     assert link.waiting == []
-    assert len(link.received()) == 1
 
 
 def test_a_message_that_cannot_be_unpacked_is_refused_and_the_node_stays(monkeypatch):
@@ -194,11 +192,11 @@ def test_a_node_is_patient_from_the_moment_it_is_not_heard(serve, monkeypatch):
     """Not from its start: one that has worked for a year has its patience still."""
     now = itertools.count(step=100.0)
     monkeypatch.setattr(node.time, "monotonic", lambda: next(now))
-    asked = raising(*[None] * 50, fleet.Refused("not today"))
-    told, _ = serve([asked, asked, raising(Stopped())], patience=150)
-    assert told[1].startswith("not today; trying again")
+    refused = fleet.Refused("not today")
+    told, _ = serve([*(raising(None, refused) for _ in range(9)), raising(Stopped())], patience=150)
+    assert sum(line.startswith("not today; trying again") for line in told) == 9
     with pytest.raises(node.OutOfPatience, match="not today"):
-        serve([failing(fleet.Refused("not today"))] * 9, patience=150)
+        serve([failing(refused)] * 9, patience=150)
 
 
 def response(status, text, ahead):

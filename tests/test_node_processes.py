@@ -113,13 +113,11 @@ def test_a_node_whose_patience_runs_out_before_its_clock_is_right_is_an_error(ne
     process = processes.start("switzerland", "node", study.path, *words)
     assert process.wait(demo.START) == 2
     last = processes.read("switzerland").splitlines()[-1]
-    assert re.match(
-        r"error: this machine's clock is (5\d|6\d|70) s ahead of the server's, which takes .*; set the", last
-    )
+    assert re.match(r"error: this machine's clock is (5\d|6\d|70) s ahead of the server's, .*; set the clock", last)
 
 
 def ports(process):
-    """The ports at which a process listens."""
+    """The ports at which a process listens. Root alone can tell: these are closed to their own account."""
     sockets = {os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir() if path.is_symlink()}
     found = set()
     for table in ("tcp", "tcp6"):
@@ -135,7 +133,7 @@ def largest_image(process):
     return line.split()[4:6]
 
 
-@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(not Path("/proc/self/limits").exists() or os.geteuid() != 0, reason="needs root and Linux's /proc")
 def test_nothing_more_is_opened_and_nothing_left_of_a_crash_whatever_the_environment_says(network):
     study, files, processes = network
     demo.start_node(processes, study, "hungarian", files["hungarian"])
@@ -174,7 +172,5 @@ def test_a_process_that_crashes_leaves_no_image_even_if_its_limit_is_lifted(tmp_
     if not crashes(tmp_path, "pass"):
         pytest.skip("this system keeps no images of crashes")
     assert not crashes(tmp_path, "from fedlap.memory import never_dump; never_dump()")
-    lifted = (
-        "import fedlap.memory as m; m.resource = type('', (), {'setrlimit': print, 'RLIMIT_CORE': 4}); m.never_dump()"
-    )
+    lifted = "resource.setrlimit = print; from fedlap.memory import never_dump; never_dump()"
     assert not crashes(tmp_path, lifted)

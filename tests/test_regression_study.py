@@ -266,8 +266,6 @@ def test_a_site_refuses_what_was_not_agreed_on(finished):
     assert ask(finished, "closing", last + 1, weights) == ""
     assert ask(finished, "meat", last + 2, weights) == Reason.UNASKED
     assert ask(finished, "losses", last + 2, several) == Reason.ARRAYS
-    assert ask(finished, "closing", MOST_STEPS - 1, weights) == ""
-    assert ask(finished, "closing", MOST_STEPS, weights) == Reason.BUDGET
     assert ask(finished, "train", 0) == Reason.REQUEST
     question = {".w": np.zeros(4), ".S": np.eye(4), ".kept": np.ones(4, bool), ".search": np.array(True)}
     assert ask(finished, "answer", last + 3, question, accepted=last + 40) == Reason.GAP
@@ -276,6 +274,9 @@ def test_a_site_refuses_what_was_not_agreed_on(finished):
         Reason.BEGINNING
     )
     assert len(verify(site.audit_log)) > 10
+    assert ask(finished, "closing", MOST_STEPS - 1, weights) == ""
+    assert ask(finished, "closing", MOST_STEPS, weights) == Reason.BUDGET
+    assert ask(finished, "closing", MOST_STEPS - 2, weights) == Reason.LATE
 
 
 def test_a_site_whose_file_has_changed_does_not_go_on(finished):
@@ -293,7 +294,7 @@ def test_a_site_with_too_few_rows_a_coefficient_does_not_begin(tmp_path):
     with pytest.raises(DataError, match=r"few\.csv: 12 complete rows for 4 coefficients; expected at least 13 rows"):
         regressions.RegressionSite.of(study, "west", few)
     enough = regressions.write(tmp_path, "enough", frames["west"][ILL].head(13))
-    regressions.RegressionSite.of(study, "west", enough)
+    regressions.RegressionSite.of(study, "west", enough, rules=regressions.RULES)
     fewer = regressions.write(tmp_path, "fewer", frames["west"][ILL].head(9))
     with pytest.raises(DataError, match=r"fewer\.csv: 9 usable rows .* expected at least 10 \(minimum_rows"):
         regressions.RegressionSite.of(study, "west", fewer)

@@ -31,7 +31,7 @@ class Files(sites.Loopback):
         self.study, self.files = study, files
 
     def site(self, name):
-        return Site.of(self.study, name, self.files[name])
+        return Site.of(self.study, name, self.files[name], rules=sites.RULES)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_python_caller_gets_the_model_its_card_and_its_history(study, files):
     last = {name: history[-1][name] for name in ("accuracy", "nll", "test_rows")}
     assert model.card["metrics"] == last and last["test_rows"] == 5
     assert (study.folder / "state" / "run" / "checkpoint.npz").exists()
-    assert Site.of(study, "north", files["north"]).audit_log.exists()
+    assert Site.of(study, "north", files["north"], rules=sites.RULES).audit_log.exists()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import fedlap
 import sites
 from closeness import same_bits
 from fedlap.algorithms import ALGORITHMS
+from fedlap.engines.evaluate import evaluate
 from fedlap.study.protocol.terms import Rows
 
 MLP = fedlap.mlp(hidden=(3,))
@@ -93,9 +94,14 @@ def test_the_history_has_the_metrics_of_the_model_after_each_round(tmp_path):
     state = run.init()
     for report in history:
         state = run.step(state)
-        rows, *found = report.score
+        rows, accuracy, nll = report.score
         assert rows == len(sites.FEDERATION.test_labels)
-        np.testing.assert_allclose(found, run.evaluate(state), rtol=1e-10)
+        np.testing.assert_allclose(accuracy, run.evaluate(state).accuracy, rtol=1e-10)
+        # Each site rounds the mean over its own rows to two decimals.
+        own = [sites.FederationRecords(name).encode(None) for name in sites.NAMES]
+        means = [evaluate(run.setup.task, state.server.w, each.test_inputs, each.test_labels).nll for each in own]
+        sums = [round(float(mean), 2) * len(each.test_labels) for mean, each in zip(means, own, strict=True)]
+        np.testing.assert_allclose(nll, sum(sums) / rows, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name, numbers, more", [("fedlap", 1, 0), ("fedlap_cov", 2, 1)])

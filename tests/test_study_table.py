@@ -221,6 +221,7 @@ def test_a_file_read_without_its_target_is_not_divided(tmp_path):
 
 def test_what_a_node_would_send_is_shown_with_the_same_warning(tmp_path):
     write(tmp_path, SMALL, "study.toml")
+    write(tmp_path, "members = 2\nminimum_rows = 2\n", "policy.toml")
     data = write(tmp_path, FILE)
     result = CliRunner().invoke(app, ["node", str(tmp_path), "--name", "north", "--data", str(data), "--explain"])
     assert result.exit_code == 0, result.output
@@ -236,6 +237,7 @@ def test_the_command_tells_a_summary_or_every_problem_and_sends_nothing(tmp_path
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     write(tmp_path, SMALL, "study.toml")
+    write(tmp_path, "members = 2\nminimum_rows = 2\n", "policy.toml")
     data = write(tmp_path, FILE + "45,1,medicine,,ill\n")
     arguments = ["check", str(tmp_path), "--data", str(data)]
     result = CliRunner().invoke(study_app, [*arguments, "--name", "north"])

@@ -44,6 +44,13 @@ TEXTS = (
     *('"1"', '"nan"', '"[]"', '"~"', '"a ~ b"', '"(a + b + c + d + e) ** 99"', '"I(9**9**9**9)"', f'"{"(" * 900}"'),
     *('"y ~ ' + " * ".join("abcdefghijklmnopqrstuvw") + '"', f'"y ~ {"-" * 5000}x"', f'"y ~ {"a." * 5000}b"'),
 )
+PLAIN = (  # what might stand there, and goes deeper
+    *("1", "2", "0.5", "3.0", "true", "1e6", "100", '"a"', '"north"', '"age"', '"sex"', '"full"', '"fedlap_cov"'),
+    *('["a", "b"]', '["north", "south", "west"]', "[3, 4]", '"logistic"', '"number"', '"category"', '"mean"', '"pvi"'),
+    *('"dose ~ age << 2"', '"dose ~ I(age @ 2)"', '"dose ~ np.log(age - 90)"', '"dose ~ bs(age, df=4) * sex"'),
+    *('"dose ~ C(sex, contr.poly)"', '"dose ~ 0 + sex:age"', '"~ age"', '"poisson"', '"multinomial"', '"binomial"'),
+    *('"dose ~ poly(age, 3)"', '"dose ~ np.where(age > 50, 1e300, sex)"', '"log(dose) ~ age"', '"dose ~ 1 / age"'),
+)
 STRUCTURES = (
     *("[]", "[[]]", "{}", "[{}]", "[1, [2, [3]]]", "[" * 5000, "[" * 500 + "]" * 500, "[" * 20_000 + "]" * 20_000),
     *("null", "true", "1979-05-27T07:32:00Z", "1979-05-27", "07:32:00", "[" + "0," * 50_000 + "0]", '["a", "a"]'),
@@ -89,7 +96,7 @@ def hostile_text(rng: random.Random, text: str) -> str:
     way = rng.randrange(8)
     if way < 4 and places:
         place = rng.choice(places)
-        value = rng.choice(rng.choice((NUMBERS, TEXTS, STRUCTURES)))
+        value = rng.choice(rng.choice((NUMBERS, TEXTS, STRUCTURES, PLAIN, PLAIN)))
         return text[: place.start()] + value + text[place.end() :]
     if way == 4 and len(places) > 1:
         place, other = rng.choice(places), rng.choice(places)

@@ -126,6 +126,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
 
     one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
     mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
+    curvatures: ClassVar[bool] = False  # whether every V is a curvature, and so never below zero
     revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
     memory: int = 0  # how many inputs per class a client shows to the others; a hyper-parameter where it is chosen
 

@@ -15,6 +15,7 @@ class BCM(Algorithm[Gaussian, Factor, Laplace, Factor]):
 
     delta: float = hyper("positive")
     covariance: str = hyper("structure", static=True, default="diagonal")
+    curvatures = True
     one_shot = True
 
     def init(self, s, start):

@@ -22,6 +22,7 @@ class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
     delta: float = hyper("positive")
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
+    curvatures = True
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)

@@ -45,7 +45,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
     memory: int = hyper("whole", static=True, default=1)
-    revision = 2  # 1 began the server's argmin at m
+    curvatures, revision = True, 2  # revision 1 began the server's argmin at m
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)

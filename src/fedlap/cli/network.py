@@ -13,6 +13,7 @@ from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
     from fedlap.study.agreement.contract import CommonStudy, Study
+    from fedlap.study.agreement.policy import SitePolicy
     from fedlap.study.agreement.regression import RegressionStudy
     from fedlap.study.protocol.inquiry import Event, Transport
     from fedlap.study.protocol.respondent import Respondent
@@ -76,13 +77,18 @@ def node(
     contract = read_study(study)
     member = contract.member(name)
     folder = state or contract.folder / "state" / name
-    site, about, warnings, rounds = _site(contract, name, data, folder)
+    policy = contract.policy(data)
+    site, about, warnings, rounds = _site(contract, name, data, folder, policy)
     site.restore = restore
     typer.echo(f"{data}: {about}")
     if explain:
         for line in warnings:
             typer.echo(line)
-        return _explain(site, rounds)
+        _explain(site, rounds)
+        for line in policy.lines():
+            typer.echo(line)
+        return
+    typer.echo(f"what this site allows: {policy.source}; `--explain` lists it")
     from fedlap.flower.node import serve
 
     raise_on_interrupt()
@@ -96,7 +102,7 @@ def node(
 
 
 def _site(
-    contract: "Study | RegressionStudy", name: str, data: Path, folder: Path
+    contract: "Study | RegressionStudy", name: str, data: Path, folder: Path, policy: "SitePolicy"
 ) -> "tuple[Respondent, str, list[str], str]":
     """A member's site; in words its rows, what to be warned of, and how many rounds there are."""
     from fedlap.study.agreement.contract import Study
@@ -107,7 +113,7 @@ def _site(
 
         rows = RegressionRecords(contract, data)
         about = f"{rows.opening.complete} rows for {contract.model.size} coefficients"
-        site = RegressionSite(contract, name, rows, folder, typer.echo)
+        site = RegressionSite(contract, name, rows, folder, policy, typer.echo)
         return site, about, rows.warnings(), "in each round, of which there are mostly fewer than ten"
     from fedlap.machine import keep_compiled_programs
     from fedlap.study.protocol.records import FileRecords
@@ -118,7 +124,7 @@ def _site(
     keep_compiled_programs()
     terms, records = Terms.of(contract), FileRecords(contract, name, data)
     about = f"{len(records.train)} rows to train on, {len(records.test)} held back to report on"
-    site = Site(terms, name, records, folder, typer.echo)
+    site = Site(terms, name, records, folder, policy, typer.echo)
     return site, about, encoding.warnings(contract, records.train), f"in each of {terms.last_round + 1} rounds"
 
 
@@ -169,6 +175,7 @@ def run(
     with runs.only_one(contract):
         if again and (kept := runs.set_aside(contract, terms)):
             typer.echo(f"a new run; the checkpoint of the finished one is kept as {kept}")
+            typer.echo(f"each member must agree to it:  fedlap study agree {contract.path.name} --name MEMBER")
         prepare(private_folder(contract) / "flower-run")
         said = _trained(contract, output, lost) if isinstance(contract, Study) else _fitted(contract, output, lost)
     typer.echo(said)

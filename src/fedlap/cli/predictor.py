@@ -11,6 +11,7 @@ from fedlap.errors import ConfigError, DataError
 from fedlap.files import write
 from fedlap.study.agreement.contract import TABLE_MODELS, resolve
 from fedlap.study.agreement.draft import draft_columns, draft_union, read_cells
+from fedlap.study.agreement.policy import OWN_FILES
 from fedlap.study.agreement.template import study_text
 from fedlap.study.model import save_outcome
 from fedlap.study.protocol.coordinator import Coordinator
@@ -48,7 +49,7 @@ def fit_predictor(files: Sequence[Path], target: str, model: str, folder: Path, 
     study = resolve(parse_toml(text, "the drafted study"), folder / "study.toml")
     typer.echo(f"{study.name}: {len(study.columns)} columns, {len(study.members)} sites, {study.rounds} rounds")
     with tempfile.TemporaryDirectory(prefix="fedlap-fit-") as state:
-        sites = {name: Site.of(study, name, path, Path(state) / name) for name, path in paths.items()}
+        sites = {name: Site.of(study, name, path, Path(state) / name, rules=OWN_FILES) for name, path in paths.items()}
         outcome = Coordinator.of(study, InProcess(sites), Path(state) / "server", _tell).run()
     save_outcome(unfinished / "model", study, outcome)
     last = outcome.history[-1]

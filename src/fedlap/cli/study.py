@@ -10,6 +10,7 @@ from fedlap.stopping import raise_on_interrupt
 
 if TYPE_CHECKING:
     from fedlap.study.agreement.contract import CommonStudy, Study
+    from fedlap.study.agreement.policy import SitePolicy
     from fedlap.study.agreement.regression import RegressionStudy
     from fedlap.study.table.table import Checked
 
@@ -146,11 +147,12 @@ def check(
     contract = read_study(study)
     if name is not None:
         contract.member(name)
+    policy = contract.policy(data)
     try:
         if isinstance(contract, Study):
-            lines = _checked_for_model(contract, data, name)
+            lines = _checked_for_model(contract, data, name, policy)
         else:
-            lines = _checked_for_regression(contract, data)
+            lines = _checked_for_regression(contract, data, policy)
     except DataError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         typer.echo("\nNothing was sent. Correct the file and check it again.", err=True)
@@ -158,14 +160,39 @@ def check(
     typer.echo("\n".join([*lines, "Nothing was sent."]))
 
 
-def _checked_for_model(contract: "Study", data: Path, name: str | None) -> list[str]:
+@study_app.command()
+def agree(
+    study: StudyFile,
+    name: Annotated[str, typer.Option(metavar="MEMBER", help="Which member this is.")],
+    state: Annotated[
+        Path | None, typer.Option(help="Where this member's state is kept; by default beside STUDY.")
+    ] = None,
+) -> None:
+    """At a member: agree to one more run of the study than have begun here. Nothing is sent."""
+    from fedlap.study.agreement.reading import read_study
+    from fedlap.study.protocol.permits import Permits
+
+    contract = read_study(study)
+    contract.member(name)
+    permits = Permits(state or contract.folder / "state" / name, contract.digest, name)
+    agreed, begun = permits.agree(), len(permits.begun())
+    typer.echo(
+        f"{name} has begun {begun} runs of {contract.name!r} and agrees to one more, {agreed.runs} in all; its audit "
+        f"log will record it when that run begins. To take it back before, delete {permits.path}"
+    )
+
+
+def _checked_for_model(contract: "Study", data: Path, name: str | None, policy: "SitePolicy") -> list[str]:
     """What is said of a file that fits a study of a model that predicts."""
+    from fedlap.study.protocol.guard import check_size
+    from fedlap.study.protocol.terms import Terms
     from fedlap.study.table import encoding, table
 
     checked = table.check_file(contract, data)
     # Which rows train depends on the member's name; without one, all rows stand for them.
     train, test = (checked, None) if name is None else checked.split(contract, name)
     encoding.statistics(contract, train)
+    check_size(policy, data.name, len(train), Terms.of(contract).covariances)
     classes = ", ".join(
         f"{(checked.known_labels() == label).sum()} {name}" for label, name in enumerate(contract.target.classes)
     )
@@ -177,11 +204,13 @@ def _checked_for_model(contract: "Study", data: Path, name: str | None) -> list[
     return lines
 
 
-def _checked_for_regression(contract: "RegressionStudy", data: Path) -> list[str]:
+def _checked_for_regression(contract: "RegressionStudy", data: Path, policy: "SitePolicy") -> list[str]:
     """What is said of a file that fits a regression."""
+    from fedlap.study.protocol.guard import check_size
     from fedlap.study.protocol.regression.records import RegressionRecords
 
     records = RegressionRecords(contract, data)
+    check_size(policy, data.name, records.opening.complete, contract.model.size)
     rules = {column.name: column.missing for column in contract.columns}
     sizes = f"{records.opening.complete} rows for {contract.model.size} coefficients"
     events = [f"events: {records.opening.events:g}"] if contract.regression.event is not None else []

@@ -92,10 +92,15 @@ class Fleet:
         return Arrived(message, content)
 
     def reply(self, message: Message, content: RecordDict, seconds: float) -> None:
-        """Send a reply that took so long to make, and only then confirm the message: one not confirmed may come again.
+        """Send a reply that took so long to make. Should this process end in between, it is asked for again.
 
-        Should this process end in between, the coordinator asks again as soon as the node is back.
+        The message is confirmed first, which erases it at the server: later the run may be over, and it would stay.
         """
+        run = message.metadata.run_id
+        confirm = ConfirmMessageReceivedRequest(
+            node=self.node, run_id=run, message_object_id=message.metadata.message_id
+        )
+        self._ask(self.client.ConfirmMessageReceived, confirm)
         reply = Message(content, reply_to=message)
         parts = get_all_nested_objects(reply)
         head = message_to_proto(remove_content_from_message(reply))
@@ -107,7 +112,6 @@ class Fleet:
             clientapp_runtime_list=[seconds],
         )
         pushed = self._ask(self.client.PushMessages, request)
-        run = message.metadata.run_id
         for part in pushed.objects_to_push:
             request = PushObjectRequest(
                 node=self.node,
@@ -118,10 +122,6 @@ class Fleet:
             )
             if not self._ask(self.client.PushObject, request).stored:
                 raise Refused("the server did not keep a part of the reply")
-        confirm = ConfirmMessageReceivedRequest(
-            node=self.node, run_id=run, message_object_id=message.metadata.message_id
-        )
-        self._ask(self.client.ConfirmMessageReceived, confirm)
 
     def close(self) -> None:
         """Say good-bye, so that the same node may come back at once; a server that does not hear it waits a while."""

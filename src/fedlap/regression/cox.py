@@ -193,6 +193,14 @@ class Survival:
         scores = self.residual_scores(w) / np.sqrt(self.weights[np.argsort(self.given)])[:, None]
         return scores.T @ scores
 
+    def row_curvatures(self, w: np.ndarray) -> np.ndarray:
+        """How much each row counts in the Hessian, [n]: the events that it was to have."""
+        f = self._predictor(w)
+        if not np.isfinite(f).all():
+            return np.full(len(f), np.nan)
+        risks = self._risk_sets(f)
+        return self._expected(risks, self._hazards(risks, np.zeros((len(self.occasions), 0))))[0]
+
     def baseline(self, w: np.ndarray, at: ArrayLike | None = None) -> Baseline:
         """Breslow's cumulative hazard and survival at the covariates `at`, zeros if not given, and an offset of 0.
 

@@ -121,16 +121,17 @@ class Restricted:
     whole: Loss
     kept: np.ndarray
 
-    def _full(self, w: np.ndarray) -> np.ndarray:
+    def full(self, w: np.ndarray) -> np.ndarray:
+        """All weights, of those that are kept."""
         full = np.zeros(len(self.kept))
         full[self.kept] = w
         return full
 
     def loss(self, w: np.ndarray) -> float:
         """The loss at a point."""
-        return self.whole.loss(self._full(w))
+        return self.whole.loss(self.full(w))
 
     def expand(self, w: np.ndarray) -> Expansion:
         """The loss, its gradient and its Hessian, of the weights that are kept."""
-        there = self.whole.expand(self._full(w))
+        there = self.whole.expand(self.full(w))
         return Expansion(there.loss, there.gradient[self.kept], there.hessian[np.ix_(self.kept, self.kept)])

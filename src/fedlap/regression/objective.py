@@ -89,6 +89,13 @@ class LinearObjective:
         slope = np.atleast_2d(self.family.slope(self.y, self.predict(w)))
         return self._square(slope[:, None] * slope[None] * self.weights)
 
+    def row_curvatures(self, w: np.ndarray) -> np.ndarray:
+        """How much each row counts in the Hessian, [n], but for that of a shape."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            curvature = np.abs(self.family.curvature(self.y, self.predict(w)) * self.weights)
+        own = self.family.predictors - self.family.shapes
+        return curvature if curvature.ndim == 1 else np.trace(curvature[:own, :own])
+
     def closing(self, w: np.ndarray) -> Closing:
         """The closing sums of the rows."""
         f, family = self.predict(w), self.family

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.study.agreement.contract import Member, Study
     from fedlap.study.agreement.draft import draft_columns
     from fedlap.study.agreement.example import example_files, example_study
+    from fedlap.study.agreement.policy import SitePolicy
     from fedlap.study.agreement.reading import read_study
     from fedlap.study.agreement.regression import RegressionStudy
     from fedlap.study.agreement.scaffold import new_regression, new_study
@@ -53,6 +54,7 @@ __all__ = [
     "Score",
     "Sent",
     "Site",
+    "SitePolicy",
     "Statistics",
     "Study",
     "Target",
@@ -82,6 +84,7 @@ _HOMES = {
     "agreement.contract": "Member Study",
     "agreement.draft": "draft_columns",
     "agreement.example": "example_files example_study",
+    "agreement.policy": "SitePolicy",
     "agreement.reading": "read_study",
     "agreement.regression": "RegressionStudy",
     "agreement.scaffold": "new_regression new_study",

@@ -14,7 +14,7 @@ change while a study is under way.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
@@ -31,6 +31,9 @@ from fedlap.study.agreement.sections import (
 )
 from fedlap.study.table.columns import MOST_COLUMNS, Column, Target
 from fedlap.study.table.problems import shown
+
+if TYPE_CHECKING:
+    from fedlap.study.agreement.policy import SitePolicy
 
 SECTIONS = ("study", "columns", "target", "model", "solver", "server_solver", "algorithm", "robust", "network")
 MOST_NUMBERS = 2**27  # of a model, in one message: half a gigabyte
@@ -86,6 +89,12 @@ class CommonStudy:
             if member.name == name:
                 return member
         raise unknown("member", name, [member.name for member in self.members])
+
+    def policy(self, data: str | Path) -> "SitePolicy":
+        """What the site of a data file allows in this study; ConfigError if the study is none for it."""
+        from fedlap.study.agreement.policy import SitePolicy  # which reads its file as a study is read
+
+        return SitePolicy.beside(data).for_study(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ def _certificate(path):
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a certificate") from error
-    except ValueError as error:
+    except (ValueError, _unsupported()) as error:
         raise ConfigError(f"{path}: not a certificate; expected one that `fedlap study new` made") from error
 
 
@@ -155,7 +155,7 @@ def _private_key(path, what):
     path = check_private(path)
     try:
         return serialization.load_pem_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, _unsupported()) as error:
         raise ConfigError(f"{path}: expected {what}, in PEM and without a passphrase") from error
 
 
@@ -204,6 +204,13 @@ def _dns_name(x509, host):
         return x509.DNSName(host)
     except ValueError as error:
         raise ConfigError(f"the host {host!r}; expected a host's name in ASCII letters, or an address") from error
+
+
+def _unsupported():
+    """The error of a damaged key that happens to name a curve or cipher which is not in use."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    return UnsupportedAlgorithm
 
 
 def _cryptography():

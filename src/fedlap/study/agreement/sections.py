@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, cast
 
-from fedlap.domains import COUNT, MOST, TRUTH, domains_of, real, whole
+from fedlap.domains import COUNT, MOST, TRUTH, domains_of, optional, real, whole
 from fedlap.errors import ConfigError, unknown
 from fedlap.streams import LARGEST
 from fedlap.study.table.columns import MOST_COLUMNS, check_name
@@ -13,7 +13,7 @@ from fedlap.study.table.columns import MOST_COLUMNS, check_name
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEFAULT_ADDRESS = "127.0.0.1:9443"
 LAST_PORT = 65535
-MOST_BOUND = 1e6  # beyond it, a bound is none
+BOUND = optional(real("a number from 1 to 1e+06, such as 3", lambda bound: 1 <= bound <= 1e6))
 MOST_MEMBERS = 1_000
 YEAR = 366 * 24 * 3600
 SECONDS = real(f"a number of seconds above 0, at most {YEAR:,} (a year)", lambda seconds: 0 < seconds <= YEAR)
@@ -37,7 +37,9 @@ class General:
 class RobustSection:
     """The section [robust]."""
 
-    bound: float | None = None  # how often the middle member's move one member may move the model, in a round
+    bound: Annotated[float | None, BOUND] = (
+        None  # how often the middle member's move one member may move the model, in a round
+    )
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,7 @@ def parse_robust(table: dict[str, Any] | None) -> RobustSection:
     """The section [robust], checked; without it nobody is bounded."""
     if table is None:
         return RobustSection()
-    robust = parse_section(RobustSection, table, "robust", ("bound",))
-    if not is_number(robust.bound) or not 1 <= cast(float, robust.bound) <= MOST_BOUND:
-        raise ConfigError(f"robust.bound is {robust.bound!r}; expected a number from 1 to {MOST_BOUND:g}, such as 3")
-    return RobustSection(float(cast(float, robust.bound)))
+    return parse_section(RobustSection, table, "robust", ("bound",))
 
 
 def check_address(name: str, address: object) -> None:

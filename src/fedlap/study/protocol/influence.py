@@ -7,8 +7,8 @@ import numpy as np
 
 from fedlap.study.protocol.line import length, metric, weights
 
-FAR = 6.0  # standard deviations, as a median absolute deviation would estimate them
-TIMES = 4.0  # and so often the median: where all are nearly alike, a little more is nothing
+FAR = 8.0  # standard deviations, as a median absolute deviation would estimate them
+TIMES = 5.0  # and so often the median: where all are nearly alike, a little more is nothing
 NORMAL = 1.4826  # a standard deviation in median absolute deviations, of normal numbers
 SHOWN = 8  # members in a line
 
@@ -42,9 +42,10 @@ def in_words(found: Mapping[str, float], unit: str) -> str:
 def far_outside(rounds: Sequence[Mapping[str, float]], known: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Who of the last round stands far outside; `known` are those who did in the rounds before it.
 
-    A member is measured by its influence over the median of the others' in the same round. That is compared with the
-    others' now and with its own past, without the rounds in which it was outside: far is above their median by six
-    standard deviations (by the median absolute deviation), and above four times it. Two values say nothing.
+    Influences are taken over the median of all in the same round, as they all become smaller when a run converges. A
+    member's is compared with the others' now and with its own past, without the rounds in which it was outside: far is
+    above the median of these by eight standard deviations (by the median absolute deviation), and above five times it.
+    With two members nobody can say which of them stands outside.
     """
     *past, now = [_relative(found) for found in rounds]
     outside = []
@@ -62,10 +63,6 @@ def far_outside(rounds: Sequence[Mapping[str, float]], known: Sequence[Sequence[
 
 
 def _relative(found: Mapping[str, float]) -> dict[str, float]:
-    """Each influence over the median of the others'; infinite where the others have none."""
-    relative = {}
-    for name, own in found.items():
-        others = [value for other, value in found.items() if other != name]
-        middle = float(np.median(others)) if others else own
-        relative[name] = own / middle if middle > 0 else np.inf if own > 0 else 0.0
-    return relative
+    """Each influence over the median of all; infinite where that is nothing."""
+    middle = float(np.median(list(found.values()))) if found else 0.0
+    return {name: own / middle if middle > 0 else np.inf if own > 0 else 0.0 for name, own in found.items()}

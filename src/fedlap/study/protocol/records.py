@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedlap.study.protocol.terms import Rows
-from fedlap.study.table import encoding, table
+from fedlap.study.table import encoding, feasible, table
 from fedlap.study.table.requirements import Requirements
 
 
@@ -24,6 +24,10 @@ class FileRecords:
         """Inputs and labels, once the pooled statistics are known."""
         (inputs, _), (test_inputs, _) = (encoding.encode(self.study, part, pooled) for part in (self.train, self.test))
         return Rows(inputs, self.train.known_labels(), test_inputs, self.test.known_labels())
+
+    def check_pooled(self, pooled: encoding.Pooled) -> None:
+        """DataError unless these rows can be among those that the statistics are of."""
+        feasible.check_pooled(self.study, self.statistics(), pooled)
 
     def fingerprint(self) -> str:
         """The sha256 of the rows."""

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     CHANGED = "it has answered another request under this number"
     BUDGET = "it has answered as many requests as one run may have"
     NOT_LOST = "nobody there has asked for a state back that is lost"
+    POLICY = "its own policy does not allow this; its log names the rule"
     UNASKED = "its study file does not allow such a question"
     OTHER = "an error, of which its own log has the words"
 

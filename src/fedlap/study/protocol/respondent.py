@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from fedlap.errors import FedlapError
 from fedlap.files import in_words
-from fedlap.study.protocol import audit
+from fedlap.study.protocol import audit, guard
 from fedlap.study.protocol.messages import Arrays, Recorded, Reply, Request, size
+from fedlap.study.protocol.permits import Permits, SiteRules
 from fedlap.study.protocol.refusals import Reason, Refusal
 
 
@@ -30,8 +31,11 @@ Method = Callable[[Request], Content]
 class Respondent:
     """One member and its folder. What it computes is said by the kind of study that it takes part in."""
 
-    def __init__(self, study: str, member: str, folder: str | Path, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, study: str, member: str, folder: str | Path, rules: SiteRules, log: Callable[[str], None]
+    ) -> None:
         self.study, self.member, self.folder = study, member, Path(folder)
+        self.rules, self.permits = rules, Permits(folder, study, member)
         self.restore = False  # whether its operator wants back from the server what the state folder has lost
         self._log = log
         self._recorded: Recorded | None = None  # the last line that this process has added to the audit log
@@ -90,6 +94,18 @@ class Respondent:
     def methods(self) -> Mapping[str, Method]:
         """What is done with a request, by its kind."""
         raise NotImplementedError
+
+    def permit(self, request: Request) -> None:
+        """Refuse a run more than this site begins; one that its operator has agreed to is recorded as such."""
+        agreed = guard.check_run(self.rules, self.permits, request.run)
+        if agreed is not None and request.kind == "begin":
+            facts = {"runs": agreed.runs, "agreed": agreed.time}
+            audit.append(
+                self.audit_log,
+                self.member,
+                Request("agree", self.study, request.run),
+                Reply(self.member, "", "", facts),
+            )
 
     def step(self, request: Request) -> str:
         """What the log calls a request."""

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from fedlap.engines.evaluate import evaluate
+from fedlap.engines.evaluate import evaluate, predict
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import MemoryPoints, choose_points
+from fedlap.errors import DataError
+from fedlap.study.protocol import guard
 from fedlap.study.protocol.contents import (
     Beginning,
     HeldBack,
@@ -30,7 +32,9 @@ from fedlap.study.protocol.contents import (
     read_pooled,
     versions,
 )
+from fedlap.study.protocol.guard import effective_rows
 from fedlap.study.protocol.messages import Arrays, Request, digest, on_device, pack, part, unpack
+from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.protocol.records import FileRecords
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
@@ -45,6 +49,10 @@ class Records(Protocol):
 
     def statistics(self) -> Statistics:
         """What is pooled over all members."""
+        ...
+
+    def check_pooled(self, pooled: Pooled) -> None:
+        """DataError unless these rows can be among those that the statistics are of."""
         ...
 
     def encode(self, pooled: Pooled) -> Rows:
@@ -73,10 +81,12 @@ class Site(Respondent):
         member: str,
         records: Records,
         folder: str | Path,
+        rules: SiteRules,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        super().__init__(terms.digest, member, folder, log)
+        super().__init__(terms.digest, member, folder, rules, log)
         self.terms, self.records = terms, records
+        guard.check_size(rules, member, int(records.statistics().rows), terms.covariances)
         self._ready: Ready | None = None  # built once a run, from the store
 
     def methods(self) -> Mapping[str, Method]:
@@ -104,11 +114,16 @@ class Site(Respondent):
         path: str | Path,
         folder: str | Path | None = None,
         log: Callable[[str], None] = lambda line: None,
+        rules: SiteRules | None = None,
     ) -> "Site":
-        """The site of a member with its file, which is checked whole; its state goes beside the study by default."""
+        """The site of a member with its file, which is checked whole; its state goes beside the study by default.
+
+        If no rules are given, they are those of policy.toml beside the file.
+        """
         study.member(member)
         folder = study.folder / "state" / member if folder is None else folder
-        return cls(Terms.of(study), member, FileRecords(study, member, path), folder, log)
+        rules = study.policy(path) if rules is None else rules
+        return cls(Terms.of(study), member, FileRecords(study, member, path), folder, rules, log)
 
     def explain(self) -> list[Sent]:
         """Everything this site would send; shapes that depend on the other members are as if all were like this one."""
@@ -132,6 +147,7 @@ class Site(Respondent):
         return [Sent(when, name, array.shape, array.nbytes) for when, name, array in named]
 
     def _statistics(self, request: Request, store: Store) -> Content:
+        self.permit(request)
         return {"versions": versions()._asdict()}, pack(self.records.statistics())
 
     def _points(self, request: Request, store: Store) -> Content:
@@ -141,6 +157,8 @@ class Site(Respondent):
             )
         with refusing(Reason.ARRAYS):
             pooled = read_pooled(self.terms, request.arrays)
+        self.permit(request)
+        self._check_pooled(pooled)
         return {}, pack(self._own_points(self.records.encode(pooled)))
 
     def _own_points(self, rows: Rows) -> Points:
@@ -153,14 +171,27 @@ class Site(Respondent):
         with refusing(Reason.ARRAYS):
             beginning = read_beginning(self.terms, request.arrays, "what the server begins with")
         self._check_sizes(beginning)
+        self._check_pooled(beginning.pooled)
+        self.permit(request)
         stored = store.setup()
         if stored is not None and store.begun and digest(stored.arrays) != digest(request.arrays):
             raise Refusal(
                 Reason.BEGINNING, f"{store.folder}: the server changes what the run began with; expected it to stay"
             )
         store.save_setup(StoredSetup(self.records.fingerprint(), request.arrays))
-        self._begun(request, store)
+        held_back = len(self._begun(request, store).rows.test_labels)
+        if not self._reports(held_back):
+            self.log(
+                f"nothing will be reported on the {held_back} rows held back: this site's rules are minimum_rows = "
+                f"{self.rules.minimum_rows} and metrics = {str(self.rules.metrics).lower()}, {self.rules.source}"
+            )
         return {}, {}
+
+    def _check_pooled(self, pooled: Pooled) -> None:
+        try:
+            self.records.check_pooled(pooled)
+        except DataError as error:
+            guard.refuse("what is pooled is possible within the study's ranges and with this site's rows", str(error))
 
     def _check_sizes(self, beginning: Beginning) -> None:
         """Before room is made for row numbers: the sizes are what the other members say of themselves."""
@@ -176,12 +207,20 @@ class Site(Respondent):
                 Reason.SIZES,
                 f"the server counts {counted} training rows here, this site has {rows}; expected the same number",
             )
+        total, pooled = int(beginning.sizes.sum()), float(beginning.pooled.rows)
+        if total != pooled:
+            raise Refusal(
+                Reason.SIZES,
+                f"the server counts {total} training rows member by member, and {pooled:g} in all; expected the same",
+            )
 
     def _train(self, request: Request, store: Store) -> Content:
         ready = self._begun(request, store)
+        guard.check_number(request.round, self.terms.last_round)
         broadcast = self._broadcast(request, ready.start)
         stored = store.answer(request.round, request.digest)
         if stored is None:
+            store.unanswered(request.round)
             self._compute(request, store, ready, broadcast)
             stored = store.answer(request.round, request.digest)
             assert stored is not None, "the round was saved in the line above"
@@ -192,20 +231,53 @@ class Site(Respondent):
         start, rows = ready.start, ready.rows
         base = store.state(request.accepted, request.round)
         client = start.first.clients if base is None else self._client(store, base, start, request.accepted)
+        self._check_broadcast(request.round, ready, broadcast, client)
         batches = self.terms.batches(self.member, len(rows.labels), request.round)
         moment = Moment(request.round, start.first.start if request.round == 0 else broadcast.w, start.setup.key)
         client = ClientState(*run_client(start.setup, broadcast, client, 0, batches, moment))
         facts = {"metrics": self._held_back(ready, broadcast.w)._asdict()}
         store.save(StoredRound(request.round, request.accepted, request.digest, facts, pack(client)))
 
+    def _check_broadcast(self, round: int, ready: Ready, broadcast: Any, client: ClientState) -> None:
+        """Refuse what the study's past does not explain, and a model at which a few rows outweigh the others."""
+        algorithm, start = self.terms.algorithm, ready.start
+        if round == 0:
+            guard.check_start(broadcast, algorithm.broadcast(start.first.server))
+        S, V = getattr(broadcast, "S", None), getattr(client.factor, "V", None)
+        if S is not None and V is not None:
+            # Where factors may take away from a precision, what is known is that it is one.
+            guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + V if algorithm.curvatures else 0.0 * V))
+        probabilities = self._probabilities(ready, broadcast.w, start.setup.pool.inputs)
+        curvature = effective_rows((probabilities * (1 - probabilities)).sum(-1))
+        slopes = effective_rows(1 - np.take_along_axis(probabilities, ready.rows.labels[:, None], -1)[:, 0])
+        # What has no curvature in it tells of the rows through their slopes.
+        spread = curvature if V is not None else max(curvature, slopes)
+        guard.check_spread(self.rules, spread, len(ready.rows.labels))
+
+    def _probabilities(self, ready: Ready, w: Any, inputs: Any) -> np.ndarray:
+        setup = ready.start.setup
+        return np.asarray(predict(setup.task, w, jax.numpy.asarray(inputs, setup.pool.inputs.dtype)), np.float64)
+
     def _client(self, store: Store, arrays: Arrays, start: Start, round: int) -> ClientState:
         with refusing(Reason.DAMAGED):
             return on_device(unpack(arrays, start.first.clients, f"{store.folder}, round {round}"))
 
     def _finish(self, request: Request, store: Store) -> Content:
-        ready = self._begun(request, store)
+        """The last report, as of a round after the last: answered once, and then no other round is."""
+        ready, number = self._begun(request, store), self.terms.last_round + 1
+        if request.round != number:
+            guard.refuse(
+                "the end comes after the last round",
+                f"the study is said to end after {request.round} rounds; expected {number}",
+            )
         broadcast = self._broadcast(request, ready.start)
-        return {"metrics": self._held_back(ready, broadcast.w)._asdict()}, {}
+        stored = store.answer(number, request.digest)
+        if stored is None:
+            store.unanswered(number)
+            facts = {"metrics": self._held_back(ready, broadcast.w, last=True)._asdict()}
+            stored = StoredRound(number, request.accepted, request.digest, facts, {})
+            store.save(stored)
+        return stored.facts, {}
 
     def _restore(self, request: Request, store: Store) -> Content:
         """Take back what the server has of this site's state; a state that is here is never replaced by another."""
@@ -238,17 +310,29 @@ class Site(Respondent):
             like = self.terms.algorithm.broadcast(start.first.server)
             return on_device(unpack(request.arrays, like, "the server's state"))
 
-    def _held_back(self, ready: Ready, w: Any) -> HeldBack:
+    def _reports(self, held_back: int) -> bool:
+        """Whether this site reports on so many rows."""
+        return self.rules.metrics and held_back >= max(1, self.rules.minimum_rows)
+
+    def _held_back(self, ready: Ready, w: Any, last: bool = False) -> HeldBack:
         """The report on the rows held back; a model that has diverged has none."""
         rows, setup = ready.rows, ready.start.setup
         count = len(rows.test_labels)
-        if not count:
+        if not self._reports(count):
             return HeldBack()
         inputs = jax.numpy.asarray(rows.test_inputs, setup.pool.inputs.dtype)
         accuracy, nll = evaluate(setup.task, w, inputs, rows.test_labels)
         if not np.isfinite(accuracy):
             return HeldBack()
-        return HeldBack(count, round(float(accuracy) * count), float(nll) * count)
+        probabilities = self._probabilities(ready, w, rows.test_inputs)
+        spread, least = effective_rows((probabilities * (1 - probabilities)).sum(-1)), guard.fewest(self.rules, count)
+        if spread < least:
+            self.log(
+                f"nothing is reported on the rows held back: at the server's model effectively {spread:.1f} of {count} "
+                f"decide; expected at least {least:.1f} (minimum_rows)"
+            )
+            return HeldBack()
+        return guard.report(self.rules, count, round(float(accuracy) * count), float(nll), last)
 
     def _begun(self, request: Request, store: Store) -> Ready:
         """The run that the request belongs to, as this site began it."""

@@ -16,6 +16,7 @@ from fedlap.study.protocol.messages import Arrays, typed
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 
 FORMAT = 2
+SETUP = "setup.npz"
 BEGINNING = -1  # the stamp of the state before the first round
 
 
@@ -63,11 +64,11 @@ class Store:
 
     def save_setup(self, setup: StoredSetup) -> None:
         """Keep what the run begins with."""
-        write(self.folder / "setup.npz", {**self.owner, "data": setup.data}, setup.arrays)
+        write(self.folder / SETUP, {**self.owner, "data": setup.data}, setup.arrays)
 
     def setup(self) -> StoredSetup | None:
         """What the run began with, or None before it has begun here."""
-        path = self.folder / "setup.npz"
+        path = self.folder / SETUP
         return StoredSetup(*self._read(path, {"data": str})) if path.exists() else None
 
     @property
@@ -86,6 +87,14 @@ class Store:
             return None
         stored = self._round(round)
         return stored if stored.request == request else None
+
+    def unanswered(self, round: int) -> None:
+        """Refuse a round that was computed before: this is another request under its number."""
+        if self._path(round).exists():
+            raise Refusal(
+                Reason.CHANGED,
+                f"{self.folder}: round {round} was another request before; expected the same one again, or the next",
+            )
 
     def state(self, stamp: int, round: int) -> Arrays | None:
         """The arrays after the round `stamp` to compute `round` from; None for the state before the first round."""

@@ -21,6 +21,7 @@ from fedlap.errors import ConfigError
 from fedlap.models.curvature import GaussNewton
 from fedlap.models.likelihood import categorical
 from fedlap.models.model import as_model
+from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.table.encoding import features, most_rows, numbers
 from fedlap.study.table.requirements import Requirements
 
@@ -66,6 +67,9 @@ class Agreement(Requirements, Protocol):
     def deadline(self) -> float: ...
     @property
     def retries(self) -> int: ...
+    def policy(self, data: str | Path, /) -> SiteRules:
+        """What the site of a data file allows; ConfigError if the study is none for it."""
+        ...
 
 
 class Rows(NamedTuple):
@@ -134,6 +138,15 @@ class Terms:
     def algorithm(self) -> Any:
         """The algorithm of the method."""
         return self.method.algorithm
+
+    @property
+    def covariances(self) -> int:
+        """How many weights a full matrix is sent of; none with a diagonal, or without a covariance."""
+        if getattr(self.algorithm, "covariance", "diagonal") != "full":
+            return 0
+        row = jax.ShapeDtypeStruct((1, self.features), np.float32)
+        made = jax.eval_shape(lambda row: as_model(self.model).init(jax.random.key(0), row, self.classes), row)
+        return sum(leaf.size for leaf in jax.tree.leaves(made))
 
     @property
     def last_round(self) -> int:

@@ -6,6 +6,7 @@ from typing import Protocol
 from fedlap.regression.design import Design
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.hazards import CoxModel
+from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.protocol.terms import Named
 from fedlap.study.table.columns import Column
 
@@ -45,6 +46,10 @@ class RegressionAgreement(Protocol):
     def deadline(self) -> float: ...
     @property
     def retries(self) -> int: ...
+    def policy(self, data: str | Path, /) -> SiteRules:
+        """What the site of a data file allows; ConfigError if the study is none for it."""
+        ...
+
     def member(self, name: str, /) -> object:
         """The member of this name; ConfigError if there is none."""
         ...

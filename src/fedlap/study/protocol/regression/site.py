@@ -19,15 +19,20 @@ import numpy as np
 
 from fedlap.regression.cox import Survival
 from fedlap.regression.federation import Restricted
-from fedlap.regression.objective import LinearObjective, Loss, Objective
-from fedlap.regression.rounds import Broadcast, SiteFactor, answer, nothing
+from fedlap.regression.glm import GlmModel
+from fedlap.regression.objective import Expansion, LinearObjective, Objective
+from fedlap.regression.prior import NormalPrior
+from fedlap.regression.rounds import START, Broadcast, SiteFactor, answer, nothing
+from fedlap.study.protocol import guard
 from fedlap.study.protocol.messages import Arrays, Request, digest, pack
+from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.protocol.refusals import Reason, Refusal, refusing
 from fedlap.study.protocol.regression.agreed import RegressionAgreement, most_steps
 from fedlap.study.protocol.regression.contents import (
     LossesThere,
     Meat,
     Question,
+    Standard,
     programs,
     read_answer,
     read_point,
@@ -41,6 +46,8 @@ from fedlap.study.protocol.regression.steps import StepStore, StoredStep
 from fedlap.study.protocol.respondent import Content, Method, Respondent, Sent
 from fedlap.study.protocol.store import BEGINNING, StoredSetup
 
+ROUNDING = 1e-9  # of a spread that is compared with a range
+
 Computed = Callable[[Objective, Request, StepStore], Any]
 
 
@@ -49,6 +56,25 @@ class Begun(NamedTuple):
 
     run: str
     objective: Objective
+
+
+class Visited:
+    """A loss that remembers where it was last expanded: there ends a site's own search."""
+
+    def __init__(self, whole: Restricted) -> None:
+        self.whole = whole
+        self.last: np.ndarray | None = None
+
+    def loss(self, w: np.ndarray) -> float:
+        """The loss at a point."""
+        return self.whole.loss(w)
+
+    def expand(self, w: np.ndarray) -> Expansion:
+        """The loss, its gradient and its Hessian at a point."""
+        there = self.whole.expand(w)
+        if np.isfinite(there.hessian).all():  # a search steps back from where it is not
+            self.last = w
+        return there
 
 
 class RegressionSite(Respondent):
@@ -60,10 +86,12 @@ class RegressionSite(Respondent):
         member: str,
         records: RegressionRecords,
         folder: str | Path,
+        rules: SiteRules,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        super().__init__(study.digest, member, folder, log)
+        super().__init__(study.digest, member, folder, rules, log)
         self.agreement, self.records = study, records
+        guard.check_size(rules, member, records.opening.complete, study.model.size)
         self._ready: Begun | None = None  # built once a run, from the store
 
     @classmethod
@@ -74,11 +102,16 @@ class RegressionSite(Respondent):
         path: str | Path,
         folder: str | Path | None = None,
         log: Callable[[str], None] = lambda line: None,
+        rules: SiteRules | None = None,
     ) -> "RegressionSite":
-        """The site of a member with its file, which is checked whole; its state goes beside the study by default."""
+        """The site of a member with its file, which is checked whole; its state goes beside the study by default.
+
+        If no rules are given, they are those of policy.toml beside the file.
+        """
         study.member(member)
         folder = study.folder / "state" / member if folder is None else folder
-        return cls(study, member, RegressionRecords(study, path), folder, log)
+        rules = study.policy(path) if rules is None else rules
+        return cls(study, member, RegressionRecords(study, path), folder, rules, log)
 
     def methods(self) -> Mapping[str, Method]:
         """What is done with a request, by its kind."""
@@ -123,12 +156,15 @@ class RegressionSite(Respondent):
         return StepStore(self.folder, self.study, self.member, request.run)
 
     def _moments(self, request: Request) -> Content:
+        self.permit(request)
         return {"versions": programs()}, pack(self.records.opening)
 
     def _begin(self, request: Request) -> Content:
         self._ready, store = None, self._store(request)
         with refusing(Reason.ARRAYS):
-            read_standard(self.agreement, request.arrays, "what the server begins with")
+            standard = read_standard(self.agreement, request.arrays, "what the server begins with")
+        self._check_standard(standard)
+        self.permit(request)
         stored = store.setup()
         if stored is not None and store.begun and digest(stored.arrays) != digest(request.arrays):
             raise Refusal(
@@ -137,6 +173,23 @@ class RegressionSite(Respondent):
         store.save_setup(StoredSetup(self.records.fingerprint(), request.arrays))
         self._begun(request, store)
         return {}, {}
+
+    def _check_standard(self, standard: Standard) -> None:
+        """Refuse a mean or a spread that no rows have, of the columns that stand in the study as they are."""
+        known = {column.name: column for column in self.agreement.columns if column.kind == "number"}
+        for name, shift, spread in zip(self.agreement.design.names, standard.shift, standard.spread, strict=True):
+            column = known.get(name)
+            if column is None or not (np.isfinite(column.minimum) and np.isfinite(column.maximum)):
+                continue
+            half = (column.maximum - column.minimum) / 2
+            largest = max(abs(column.minimum), abs(column.maximum))  # of a spread around zero
+            centred = column.minimum <= shift <= column.maximum and spread <= half * (1 + ROUNDING)
+            if not centred and not (shift == 0 and spread <= largest * (1 + ROUNDING)):
+                guard.refuse(
+                    "what is pooled is possible within the study's ranges",
+                    f"the pooled mean and spread of {name} are {shift:g} and {spread:g}; expected a mean that is "
+                    f"{column.expected()}, and a spread of at most {half:g}",
+                )
 
     def _finish(self, request: Request) -> Content:
         self._begun(request, self._store(request))
@@ -170,6 +223,7 @@ class RegressionSite(Respondent):
         begun = self._begun(request, store)
         stored = store.step(request.round)
         if stored is None:
+            store.in_order(request.round)
             arrays = pack(compute(begun.objective, request, store))
             store.save_step(request.round, StoredStep(request.kind, request.digest, arrays))
             return {}, arrays
@@ -183,9 +237,40 @@ class RegressionSite(Respondent):
     def _round(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             question = read_question(self.agreement, request.arrays, "the server's broadcast")
-        loss: Loss = objective if question.kept.all() else Restricted(objective, question.kept)
-        g = Broadcast(question.w, question.S, bool(question.search))
-        return answer(loss, g, self._factor(request.accepted, question, store))
+        loss = Visited(Restricted(objective, question.kept))
+        g, factor = (
+            Broadcast(question.w, question.S, bool(question.search)),
+            self._factor(request.accepted, question, store),
+        )
+        self._check_question(request.round, question, factor)
+        self._check_spread(objective, loss.whole.full(g.w))
+        answered = answer(loss, g, factor)
+        if loss.last is not None:  # where the curvature is from that would be sent
+            self._check_spread(objective, loss.whole.full(loss.last))
+        return answered
+
+    def _check_question(self, step: int, question: Question, factor: SiteFactor) -> None:
+        """Refuse weights or a precision that the study's past does not explain."""
+        model = self.agreement.model
+        if step == 0:
+            prior = model.prior.precision if isinstance(model.prior, NormalPrior) else 0.0
+            diagonal = np.diag(question.S)
+            known = np.isclose(diagonal, START) | np.isclose(diagonal, START + prior)
+            if question.w.any() or not known.all() or not np.array_equal(question.S, np.diag(diagonal)):
+                guard.refuse(
+                    "the first weights follow from the study",
+                    "the first weights are not 0, or their precision is not the one before the first round; expected "
+                    "the beginning of every regression",
+                )
+        elif question.search and not (isinstance(model, GlmModel) and model.family.shapes):
+            guard.check_precision(question.S, factor.V)
+
+    def _check_spread(self, objective: Objective, w: np.ndarray) -> None:
+        """Refuse weights at which a few rows outweigh the others; where no loss is a number, nothing is told."""
+        assert isinstance(objective, LinearObjective | Survival), "every model is linear or a Cox regression"
+        weights = objective.row_curvatures(w)
+        if np.isfinite(weights).all():
+            guard.check_spread(self.rules, guard.effective_rows(weights), self.records.opening.complete)
 
     def _factor(self, accepted: int, question: Question, store: StepStore) -> SiteFactor:
         """This site's factor after the last round that counts."""
@@ -205,6 +290,7 @@ class RegressionSite(Respondent):
     def _closing(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             w = read_point(self.agreement, request.arrays, "the server's weights").w
+        self._check_spread(objective, w)
         if isinstance(objective, Survival):
             return objective.concordant(w)
         assert isinstance(objective, LinearObjective), "every model is linear or a Cox regression"
@@ -213,6 +299,8 @@ class RegressionSite(Respondent):
     def _losses(self, objective: Objective, request: Request, store: StepStore) -> Any:
         with refusing(Reason.ARRAYS):
             points = read_points(self.agreement, request.arrays, "the server's weights")
+        for w in points.w:
+            self._check_spread(objective, w)
         return LossesThere(np.array([objective.loss(w) for w in points.w]))
 
     def _meat(self, objective: Objective, request: Request, store: StepStore) -> Any:
@@ -220,6 +308,7 @@ class RegressionSite(Respondent):
             raise Refusal(Reason.UNASKED, "a robust covariance is asked for; robust = true in the study would allow it")
         with refusing(Reason.ARRAYS):
             w = read_point(self.agreement, request.arrays, "the server's weights").w
+        self._check_spread(objective, w)
         return Meat(objective.meat(w))
 
     def _begun(self, request: Request, store: StepStore) -> Begun:

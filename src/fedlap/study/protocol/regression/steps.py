@@ -15,6 +15,7 @@ import numpy as np
 from fedlap.errors import ConfigError, DataError
 from fedlap.study.protocol import store
 from fedlap.study.protocol.messages import Arrays, Reply, Request, decode, encode, typed
+from fedlap.study.protocol.refusals import Reason, Refusal
 from fedlap.study.protocol.store import Store
 
 
@@ -39,6 +40,12 @@ class StepStore(Store):
         """Keep a step before its reply leaves."""
         header = {**self.owner, "kind": stored.kind, "request": stored.request}
         store.write(self._step_path(number), header, stored.arrays)
+
+    def in_order(self, number: int) -> None:
+        """Refuse a step that comes before one that was answered."""
+        known = [int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.npz")]
+        if known and number < max(known):
+            raise Refusal(Reason.LATE, f"{self.folder}: step {number} comes after step {max(known)}; expected the next")
 
     @property
     def begun(self) -> bool:
