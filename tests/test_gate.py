@@ -4,6 +4,7 @@ import resource
 import signal
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -91,19 +92,16 @@ def test_bodies_of_strangers_are_not_read(served):
 def test_connections_that_say_nothing_keep_nobody_out(served):
     """More than the server has files for: each gets a place, and loses it to the next, not to a member."""
     study, _ = served
-    slow = []
-    for number in range(300):
-        connection = adversary.connect(study)
-        if number % 2:
-            connection.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\n")
-        slow.append(connection)
-    with adversary.rude_node(study, "va") as node:
-        assert node.receive() is None
-    for connection in slow[-door.PLACES // 2 :]:  # those that still had a place have it for ten seconds
-        connection.settimeout(60)
-        assert connection.recv(1) == b""
-    for connection in slow:
-        connection.close()
+    with ExitStack() as slow:
+        connections = []
+        for number in range(300):
+            connections.append(slow.enter_context(adversary.connect(study)))
+            if number % 2:
+                connections[-1].sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\n")
+        with adversary.rude_node(study, "va") as node:
+            assert node.receive() is None
+        for connection in connections[-door.PLACES // 2 :]:  # those that still had a place have it for ten seconds
+            assert connection.recv(1) == b""
 
 
 def test_a_member_is_held_to_its_own_messages(served, transport):

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -29,8 +29,8 @@ class Guest:
     """One connection: whether a request on it was a member's, and since when it owes the next one."""
 
     transport: asyncio.Transport
+    since: float | None  # None while a request is answered
     known: bool = False
-    since: float | None = field(default_factory=time.monotonic)  # None while a request is answered
 
 
 class Door:
@@ -49,7 +49,7 @@ class Door:
             hosts = Counter(host for host, _ in strangers)
             crowded, _ = hosts.most_common(1)[0]
             self._close(next(address for address in strangers if address[0] == crowded))
-        self.guests[_address(transport)] = Guest(transport)
+        self.guests[_address(transport)] = Guest(transport, time.monotonic())
 
     def answer(self, address: Address) -> None:
         """A request has come whose sender is known."""

@@ -138,22 +138,26 @@ def serve(study: CommonStudy, bind: str, ready: Callable[[], None], tell: Callab
         *("--superexec-auth-secret-file", str(folder / SECRET)),
         "--enable-supernode-auth",
     ]
-    keeper = _Keeper(study, shared_secret, door, database)
+    keeper = _Keeper(study, shared_secret, door, database, tell)
     threading.Thread(target=keeper.keep, args=(ready,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its default would end this process before the last line
     try:
         flower_superlink()
     finally:
         ignore_signals()
+        keeper.over.set()
         erase_messages(database)
 
 
 class _Keeper:
     """What is to be done while the server runs: let in who has a new key, and leave nothing behind of what is over."""
 
-    def __init__(self, study: CommonStudy, shared_secret: str, door: "Door", database: Path) -> None:
-        self.study, self.secret, self.door, self.database = study, shared_secret, door, database
-        self.keyring, self.cleaned = Keyring(study), set[int]()
+    def __init__(
+        self, study: CommonStudy, shared_secret: str, door: "Door", database: Path, tell: Callable[[str], None]
+    ) -> None:
+        self.study, self.secret, self.door, self.database, self.tell = study, shared_secret, door, database, tell
+        self.keyring, self.over = Keyring(study), threading.Event()
+        self.cleaned, self.said = set[int](), set[str]()
 
     def keep(self, ready: Callable[[], None]) -> None:
         """Register the members once the SuperLink answers; end the process if it does not refuse strangers."""
@@ -170,12 +174,19 @@ class _Keeper:
             registered = self.keyring.names()
             let_in(client, registered)
             ready()
-            while True:
-                time.sleep(KEEP)
-                if (keys := self.keyring.names()) != registered:
-                    let_in(client, keys)
-                    registered = keys
-                self._tidy()
+            while not self.over.wait(KEEP):
+                try:
+                    if (keys := self.keyring.names()) != registered:
+                        let_in(client, keys)
+                        registered = keys
+                    self._tidy()
+                except Exception as error:  # on a busy machine Flower's database may be locked for a while
+                    self._say_once(f"could not yet tidy up ({type(error).__name__}); trying again every second")
+
+    def _say_once(self, line: str) -> None:
+        if line not in self.said:
+            self.tell(line)
+        self.said.add(line)
 
     def _tidy(self) -> None:
         """Delete what ended runs have left, and empty the database's log, in which deleted replies still stand."""
