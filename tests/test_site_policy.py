@@ -107,7 +107,7 @@ def test_of_fifty_runs_one_is_begun_and_another_when_the_operator_agrees(server,
     words = ["study", "agree", str(study[0].path), "--name", "va", "--state", str(server.folder)]
     for _ in range(2):  # to agree twice is to agree once
         said = CliRunner().invoke(app, words)
-        assert said.exit_code == 0 and "has begun 1 runs of 'heart' and agrees to one more, 2 in all" in said.output
+        assert said.exit_code == 0 and "runs of 'heart' begun at va: 1; agreed to: 2 in all" in said.output
     assert [bool(server.begin(run=f"run{k}").refusal) for k in (7, 8, 9)] == [False, True, True]
     agreed = [entry for entry in verify(server.site().audit_log) if entry["kind"] == "agree"]
     assert [(entry["run"], entry["facts"]["runs"]) for entry in agreed] == [("run7", 2)]
@@ -150,6 +150,9 @@ def test_the_end_is_after_the_last_round(server):
     server.begin()
     for number in (0, 19, 21):
         assert refused(server, server.ask("finish", server.broadcast(), number), "expected 20")
+    steep = server.ask("finish", server.by_age(60.5, 40.0), dishonest.ROUNDS)
+    assert not steep.refusal and steep.facts["metrics"]["rows"] == 0
+    assert any("at the server's model effectively" in line and "minimum_rows" in line for line in server.said)
 
 
 # What the study's past explains ---------------------------------------------------------------------------------------

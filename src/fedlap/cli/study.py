@@ -177,8 +177,8 @@ def agree(
     permits = Permits(state or contract.folder / "state" / name, contract.digest, name)
     agreed, begun = permits.agree(), len(permits.begun())
     typer.echo(
-        f"{name} has begun {begun} runs of {contract.name!r} and agrees to one more, {agreed.runs} in all; its audit "
-        f"log will record it when that run begins. To take it back before, delete {permits.path}"
+        f"runs of {contract.name!r} begun at {name}: {begun}; agreed to: {agreed.runs} in all. The audit log will "
+        f"record it when the next run begins. To take it back before, delete {permits.path}"
     )
 
 
