@@ -1,6 +1,7 @@
 """[robust]: whatever one member sends, it moves the model by no more than its bound; honest ones lose nothing."""
 
 import dataclasses
+import tomllib
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import studies
 from closeness import same_bits
 from fedlap.errors import ConfigError
 from fedlap.study.agreement.contract import resolve
+from fedlap.study.agreement.example import example_study
 from fedlap.study.protocol import checkpoint
 from fedlap.study.protocol.bounding import alone, bounded
 from fedlap.study.protocol.line import ServerLine, length, metric, weights
@@ -128,6 +130,8 @@ def test_a_bounded_run_goes_on_from_its_checkpoint_in_every_bit(tmp_path):
 
 
 def test_a_bound_is_part_of_the_study_only_if_it_is_said():
+    example = resolve(tomllib.loads(example_study()), "study.toml")
+    assert example.digest.startswith("d7418460e962"), "the digest of before there were bounds"
     plain, robust = studies.study(), studies.study(robust={"bound": 3})
     assert plain.bound is None and "robust" not in plain.shared()
     assert robust.bound == 3.0 and robust.digest != plain.digest

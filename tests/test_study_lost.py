@@ -168,6 +168,16 @@ def test_a_lost_factor_is_divided_out_and_the_run_goes_on(tmp_path):
     assert same_bits(after.contributions[2], start.first.clients.contribution)
 
 
+def test_the_shared_points_of_who_is_left_out_weigh_nothing(tmp_path):
+    terms = make_terms("fedlap_func")
+    stopped(tmp_path, terms)
+    outcome, _ = run(tmp_path, Losing(terms, tmp_path, (None, None)), without=["cedar"])
+    state, _ = checkpoint.read_state(tmp_path / "server" / "checkpoint.npz", terms)
+    own = state.beginning.memory.mine[2][state.beginning.memory.weights[2] > 0]
+    mass = np.asarray(outcome.server.mass)
+    assert (mass[own] == 0).all() and (np.delete(mass, own) > 0).all()
+
+
 def test_who_is_left_out_stays_out(tmp_path):
     terms = make_terms("fedlap_cov", rounds=4)
     stopped(tmp_path, terms, 2)

@@ -164,6 +164,8 @@ def test_a_model_is_judged_as_it_is_sent_and_by_what_is_made_of_it():
     for S, words in ((0.0, "not positive"), (-1.0, "not positive")):
         with pytest.raises(DataError, match=words):
             judge(algorithm, server._replace(S=S * server.S), "the model")
+    with pytest.raises(DataError, match=r"the model: \.ahead.* not finite"):
+        judge(algorithm, server._replace(ahead=1e39 * server.ahead), "the model")
     large = server._replace(w=server.w + 1e15, S=1e30 * server.S)
     with pytest.raises(DataError, match="precision times"):
         judge(algorithm, large, "the model")

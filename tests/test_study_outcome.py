@@ -50,6 +50,10 @@ def test_a_python_caller_gets_the_model_its_card_and_its_history(study, files):
     model = load(folder)
     assert model.card["rounds"] == 2 and model.card["members"] == outcome.sizes == {"north": 2, "south": 3}
     assert model.card["run"] == outcome.run
+    left_out = {"north": {"after_round": 1, "how": "divided out"}}
+    assert model.card["without"] == {}
+    save_outcome(folder.with_name("without"), study, replace(outcome, without=left_out))
+    assert load(folder.with_name("without")).card["without"] == left_out
     assert (
         model.card["weights_sha256"]
         == digest(pack(outcome.server.w))

@@ -90,3 +90,16 @@ def test_again_keeps_the_checkpoint_of_a_finished_run_under_its_name(study):
     assert not path.exists()
     assert kept.name == "checkpoint-f00d.npz" and kept.read_bytes() == before
     assert runs.set_aside(study, Terms.of(study)) is None, "there is nothing more to set aside"
+
+
+def test_a_run_goes_on_without_members_only(study):
+    left_behind(study)
+    error = run(study, "--without", "nroth")
+    assert isinstance(error, ConfigError) and "unknown member 'nroth'; did you mean 'north'?" in str(error)
+
+
+def test_again_leaves_nothing_of_the_finished_run_to_go_back_to(study):
+    path = left_behind(study, round=20, finished=True)
+    checkpoint.keep(path)
+    runs.set_aside(study, Terms.of(study))
+    assert not checkpoint.previous(path).exists()
