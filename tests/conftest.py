@@ -1,8 +1,14 @@
-"""How all tests run: in float64, with a cache of compiled programs of their own, and the same examples each time."""
+"""How all tests run: in float64, with a cache of compiled programs of their own, and the same examples each time.
+
+They are compiled as runs of few rounds are (`engines/brief.py`), for most of the tests' time is compilation. With the
+compiler as longer runs have it: XLA_FLAGS= python3 start.py test
+"""
 
 import gc
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +22,11 @@ jax.config.update("jax_enable_x64", True)
 FIRST = "FEDLAP_TEST_PROGRAMS" not in os.environ
 if FIRST:
     os.environ["FEDLAP_TEST_PROGRAMS"] = tempfile.mkdtemp(prefix="fedlap-tests-")
+    # A compiler that does not know a flag ends its process, so another one tries them first.
+    brief = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"}
+    tried = [sys.executable, "-c", "import jax; jax.devices()"]
+    if "XLA_FLAGS" not in os.environ and subprocess.run(tried, env=brief, capture_output=True).returncode == 0:
+        os.environ["XLA_FLAGS"] = brief["XLA_FLAGS"]
 for option, value in {
     "jax_compilation_cache_dir": os.environ["FEDLAP_TEST_PROGRAMS"],
     "jax_persistent_cache_min_compile_time_secs": 0.0,
