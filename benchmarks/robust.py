@@ -42,15 +42,14 @@ class Hospitals:
 
 
 def pull_away(broadcast, arrays):
-    """A factor that asks for minus the model, as sure as 10,000 patients would be."""
-    lied = dict(arrays)
-    for name in arrays:
+    """A factor that asks for minus the model, as sure as 10,000 patients would be; without a precision, for -10."""
+    lied, sure = dict(arrays), any(name.startswith(".V") for name in arrays)
+    for name, array in arrays.items():
         if name.startswith(".V"):
-            lied[name] = np.full_like(arrays[name], 1e4)
+            lied[name] = np.full_like(array, 1e4)
         elif name.startswith(".v"):
             w = broadcast[name.replace(".v", ".w", 1)]
-            certain = 1e4 if any(other.startswith(".V") for other in arrays) else 10.0
-            lied[name] = (-certain * (w + 1)).astype(arrays[name].dtype)
+            lied[name] = (-1e4 * (w + 1)).astype(array.dtype) if sure else np.full_like(array, -10)
     return lied
 
 
