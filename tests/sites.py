@@ -108,6 +108,7 @@ class Loopback:
     def exchange(self, requests, seconds, resend):
         for name, request in requests.items():
             self.asked.append((name, request.kind, request.round))
+            assert self.asked.count(self.asked[-1]) < 30, f"asked again and again: {self.asked[-1]}"
             received = decode(encode(request), Request)
             # A new site for each message: whatever it needs to know it must find on its disk.
             data = self.fault(request, name, encode(self.site(name).answer(received)))
