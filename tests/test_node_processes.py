@@ -140,7 +140,7 @@ def test_nothing_more_is_opened_and_nothing_left_of_a_crash_whatever_the_environ
     said(processes, "hungarian", "connected to", 1)
     demo.start_run(processes, study)
     running = {name: processes.running[name] for name in ("server", "hungarian", "run")}
-    said(processes, "hungarian", "to send after", 1)  # so the coordinator runs
+    said(processes, "hungarian", "to send", 1)  # so the coordinator runs
     assert {name: ports(process) for name, process in running.items()} == {
         "server": {study.port},
         "hungarian": set(),

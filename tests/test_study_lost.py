@@ -78,6 +78,8 @@ def test_a_restored_site_takes_part_in_the_next_run(tmp_path):
     transport.restoring = {"ash"}
     first, _ = run(tmp_path, transport)
     (tmp_path / "server" / "checkpoint.npz").unlink()  # as --again does
+    for name in sites.NAMES:
+        transport.site(name).permits.agree()
     second, _ = run(tmp_path, transport)
     assert first.run != second.run and same_bits(first.server, second.server)
 
@@ -134,11 +136,11 @@ def test_a_site_holds_what_it_is_handed_against_its_own_rows(tmp_path):
 # Without a member -----------------------------------------------------------------------------------------------------
 
 
-def stopped(folder, terms, rounds=2):
-    """A run that was stopped after so many rounds; its members' sites are as they were."""
+def stopped(folder, terms, rounds=2, at=("asked", "ash")):
+    """A run that was stopped after so many rounds, in the next one, at this event of a member."""
 
     def stop(event):
-        if event.kind == "asked" and event.step == f"round {rounds + 1}":
+        if (event.kind, event.member) == at and event.step == f"round {rounds + 1}":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -151,13 +153,13 @@ def test_a_lost_factor_is_divided_out_and_the_run_goes_on(tmp_path):
     state, _ = checkpoint.read_state(path, COV)
     transport = Losing(COV, tmp_path, (None, None))
     outcome, events = run(tmp_path, transport, without=["cedar"])
-    # The model that the others go on from is that of their factors alone, by hand.
+    # The round goes on from the model that it was begun with, and ends in that of the others' factors alone, by hand.
     (first,) = [request for name, request in transport.requests if (name, request.kind) == ("ash", "train")]
-    rest = state.contributions[:2]
+    assert same_bits(first.arrays, pack(COV.algorithm.broadcast(state.server)))
+    rest = checkpoint.read_state(path, COV)[0].contributions[:2]
     S = 0.5 + sum(np.asarray(each.V) for each in rest)
     w = sum(np.asarray(each.v) for each in rest) / S
-    sent = {name: array for name, array in first.arrays.items() if name.startswith(".w")}
-    assert np.allclose(np.concatenate([array.ravel() for array in sent.values()]), w, rtol=1e-12, atol=1e-15)
+    assert np.allclose(np.asarray(outcome.server.w), w, rtol=1e-12, atol=1e-15)
     assert {name for name, kind, _ in transport.asked} == {"ash", "birch"}
     assert outcome.without == {"cedar": {"after_round": 2, "how": DIVIDED_OUT}}
     assert ("noted", "cedar") in [(event.kind, event.member) for event in events]
@@ -166,6 +168,28 @@ def test_a_lost_factor_is_divided_out_and_the_run_goes_on(tmp_path):
     # And nothing of it is left on the server's disk.
     after, start = checkpoint.read_state(path, COV)
     assert same_bits(after.contributions[2], start.first.clients.contribution)
+
+
+def test_who_has_answered_the_round_under_way_answers_it_again_alike(tmp_path):
+    ends = []
+    for at in (("asked", "ash"), ("answered", "birch")):
+        stopped(tmp_path / at[0], COV, at=at)
+        ends.append(run(tmp_path / at[0], sites.Loopback(COV, tmp_path / at[0]), without=["cedar"])[0])
+    assert same_bits(ends[0].server, ends[1].server)
+
+
+def test_after_the_last_round_it_is_divided_out_at_once(tmp_path):
+    def stop(event):
+        if event.step == "finish":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sites.make_coordinator(COV, tmp_path, tell=stop).run()
+    before, _ = checkpoint.read_state(tmp_path / "server" / "checkpoint.npz", COV)
+    outcome, _ = run(tmp_path, sites.Loopback(COV, tmp_path), without=["cedar"])
+    S = 0.5 + sum(np.asarray(each.V) for each in before.contributions[:2])
+    w = sum(np.asarray(each.v) for each in before.contributions[:2]) / S
+    assert np.allclose(np.asarray(outcome.server.w), w, rtol=1e-12, atol=1e-15)
 
 
 def test_the_shared_points_of_who_is_left_out_weigh_nothing(tmp_path):

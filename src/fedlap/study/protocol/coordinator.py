@@ -124,8 +124,9 @@ class Coordinator:
     ) -> tuple[Progress, RunState]:
         """The run without some members, for good: what they have sent leaves the checkpoint and every later sum.
 
-        Where a contribution is a factor, the server's sum is made anew without it: it is divided out of the model. The
-        sum of any other algorithm is made in the next round, from what the rest will send.
+        A round that is under way goes on from the model that it was begun with, as some may have answered it; where a
+        contribution is a factor, the sum at its end has none of theirs: it is divided out of the model. Without a round
+        to come, that sum is made at once.
         """
         progress = replace(progress, without={**progress.without, **dict.fromkeys(names, progress.round)})
         rest, nothing = self._members(progress), start.first.clients.contribution
@@ -133,7 +134,7 @@ class Coordinator:
             each if name in rest else nothing for name, each in zip(self.terms.members, given, strict=True)
         )
         state = state._replace(contributions=kept(state.contributions), used=state.used and kept(state.used))
-        if self.terms.algorithm.sends_factor:
+        if self.terms.algorithm.sends_factor and progress.round > self.terms.last_round:
             server = self._merging(progress, state, start).merged({}).server
             judge(self.terms.algorithm, server, f"the model without {', '.join(names)}")
             state = state._replace(server=server)
