@@ -114,3 +114,10 @@ def test_numbers_of_results_stand_in_tables_that_are_made_from_them():
     prose = "\n".join(line for line in REPRODUCTION.read_text().splitlines() if not line.startswith("|"))
     without_addresses = re.sub(r"\]\([^)]*\)", "]", prose)
     assert re.findall(r"\d+\.\d+|\d+/\d+|\d+ of \d+|\d+ points?", without_addresses) == []
+
+
+def test_the_promises_of_the_security_page_have_their_tests():
+    named = re.findall(r"`(test_\w+)::(\w+)`", (ROOT / "docs/security.md").read_text())
+    assert len(named) > 60
+    for file, name in named:
+        assert f"\ndef test_{name}(" in (ROOT / "tests" / f"{file}.py").read_text(), f"{file}::{name}"

@@ -339,6 +339,7 @@ KINDS = {
     "regression": Kind("regression.toml", _text, 4),
     "spec": Kind("spec.toml", _text, 4),
     "settings": Kind("settings.toml", _text, 1),
+    "policy": Kind("policy.toml", _text, 2),
     "safetensors": Kind("model.safetensors", hostile_safetensors, 3),
     "card": Kind("card.json", hostile_card, 4),
     "regression_card": Kind("regression.json", hostile_card, 4),

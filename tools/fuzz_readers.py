@@ -23,7 +23,7 @@ MEMORY = 2**31  # bytes beyond what the process has when it begins
 STUDY = """\
 [study]
 name = "small"
-members = ["north", "south"]
+members = ["north", "south", "west"]
 minimum_rows = 2
 test_fraction = 0.2
 ignored_columns = ["patient_id"]
@@ -55,7 +55,7 @@ retries = 3
 REGRESSION = """\
 [study]
 name = "dose"
-members = ["north", "south"]
+members = ["north", "south", "west"]
 minimum_rows = 2
 ignored_columns = ["patient_id", "ward", "outcome"]
 [columns]
@@ -70,6 +70,14 @@ parameters_per_row = 0.5
 robust = true
 [network]
 deadline = 30
+"""
+POLICY = """\
+members = 3
+columns = ["age", "sex"]
+runs = 1
+minimum_rows = 10
+parameters_per_row = 0.1
+metrics = true
 """
 SPEC = """\
 [federation]
@@ -128,7 +136,7 @@ def make_samples(folder: Path) -> None:
         (folder / f"{name}.csv").write_text(_patients(rng))
     table = csv.read_csv(folder / "north.csv")
     parquet.write_table(table, folder / "north.parquet")
-    for name, text in {"study": STUDY, "regression": REGRESSION, "spec": SPEC, "settings": STUDY}.items():
+    for name, text in {"study": STUDY, "regression": REGRESSION, "spec": SPEC, "settings": STUDY, "policy": POLICY}.items():
         (folder / f"{name}.toml").write_text(text)
     fedlap("study", "new", folder / "keys", "--from", folder / "study.toml")
     for name in ("server.pem", "server.key"):
@@ -234,6 +242,12 @@ def _settings(samples, file, number):
     _study(samples, file, number)
 
 
+def _policy(samples, file, number):
+    from fedlap.study import SitePolicy
+
+    SitePolicy.beside(file.parent / "patients.csv")
+
+
 def _model(samples, file, number):
     """A model with a damaged file; half of the arrays are those that the card was written for."""
     folder = file.parent / "model"
@@ -284,6 +298,7 @@ READERS: dict[str, Callable[[Path, Path, int], None]] = {
     **dict.fromkeys(("study", "regression"), _study),
     "spec": _spec,
     "settings": _settings,
+    "policy": _policy,
     **dict.fromkeys(("safetensors", "card"), _model),
     "regression_card": _regression_model,
     "audit": _audit,
