@@ -1,6 +1,9 @@
 """The rules for a member's node: whose messages, which parts, how many bytes."""
 
+import asyncio
+import sqlite3
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +12,10 @@ pytest.importorskip("flwr")
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from sqlalchemy.exc import OperationalError
 
 from fedlap.flower import rules as module
+from fedlap.flower.gate import SECRET, Gate
 from fedlap.flower.link import assembled
 from fedlap.flower.rules import NotAllowed, Rules
 from sites import CLASSES, FEATURES, make_algorithm, make_terms
@@ -126,3 +131,23 @@ def test_the_coordinator_says_how_large_a_reply_may_be():
     terms = make_terms(make_algorithm("fedlap_cov"))
     weights = (FEATURES + 1) * CLASSES
     assert 2 * weights * 4 <= terms.contribution_bytes() <= 4 * weights * 8
+
+
+def test_a_full_disk_of_the_servers_is_said_once_there_and_is_no_end():
+    said, answers = [], []
+
+    async def full(*_):
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+    async def send(part):
+        answers.append(part)
+
+    door = SimpleNamespace(answer=lambda client: None, rest=lambda client: None)
+    gate = Gate(full, "secret", SimpleNamespace(), door, said.append)
+    headers = [(SECRET.encode(), b"secret"), (b"content-length", b"0")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/control/list-runs", "headers": headers, "client": None}
+    for _ in range(2):
+        asyncio.run(gate(scope, None, send))
+    assert [part["status"] for part in answers if "status" in part] == [503, 503]
+    (line,) = said
+    assert "database or disk is full" in line and "make room" in line

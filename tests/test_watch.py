@@ -56,3 +56,12 @@ def test_the_table_counts_while_nothing_happens(clock):
         watch.live.refresh()
     assert f"waiting since {module.time.strftime('%H:%M', module.time.localtime(clock[0] - 45))}" in written.getvalue()
     assert "45 s ago" in written.getvalue()
+
+
+def test_a_line_names_its_member_once_and_is_never_broken():
+    watch, written = screen()
+    watch.tell(Event("refused", "round 1", "ash", "ash refuses: " + "a long reason " * 20))
+    watch.tell(Event("noted", "round 1", "birch", "moves the model"))
+    first, second = written.getvalue().splitlines()
+    assert first.startswith("round 1: ash refuses: a long") and first.count("ash") == 1 and len(first) > 200
+    assert second == "round 1: birch moves the model"

@@ -136,7 +136,13 @@ def make_samples(folder: Path) -> None:
         (folder / f"{name}.csv").write_text(_patients(rng))
     table = csv.read_csv(folder / "north.csv")
     parquet.write_table(table, folder / "north.parquet")
-    for name, text in {"study": STUDY, "regression": REGRESSION, "spec": SPEC, "settings": STUDY, "policy": POLICY}.items():
+    for name, text in {
+        "study": STUDY,
+        "regression": REGRESSION,
+        "spec": SPEC,
+        "settings": STUDY,
+        "policy": POLICY,
+    }.items():
         (folder / f"{name}.toml").write_text(text)
     fedlap("study", "new", folder / "keys", "--from", folder / "study.toml")
     for name in ("server.pem", "server.key"):

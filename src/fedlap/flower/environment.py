@@ -10,6 +10,7 @@ import warnings
 from importlib import metadata
 from pathlib import Path
 
+from fedlap import files
 from fedlap.errors import ConfigError
 
 VERSIONS = ((1, 41), (1, 43))  # tested from the first up to, not including, the second
@@ -27,7 +28,8 @@ SERVER_POLL = 0.1  # seconds between two questions of the coordinator whether th
 def prepare(home: str | Path) -> None:
     """Environment, version check, and of Flower's own log the errors alone."""
     home = Path(home)
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with files.writing(home):
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = {**SETTINGS, "FLWR_HOME": str(home.resolve())}
     _forget_others(settings)
     os.environ.update(settings)

@@ -20,6 +20,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from sqlalchemy.exc import DBAPIError
 
 from fedlap.flower.door import Door
 from fedlap.flower.keyring import Keyring
@@ -69,6 +70,17 @@ class Gate:
                 raise NotAllowed(403, "only the coordinator of the study may ask this")
         except NotAllowed as error:
             await _refuse(send, error)
+        except DBAPIError as error:
+            self._tell_once(
+                f"the server's database cannot be used ({error.orig}); if its disk is full, make room for it: "
+                "the study then goes on by itself"
+            )
+            await _refuse(send, NotAllowed(503, "the server cannot use its database; its own window says why"))
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self.told:
+            self.tell(line)
+        self.told.add(line)
 
     async def _coordinator(self, headers: Headers, scope: Message, receive: Receive, send: Send) -> None:
         if scope["method"] == "POST" and _length(headers) > LARGEST:
@@ -94,10 +106,7 @@ class Gate:
         try:
             await self._known(key, call, _length(headers), scope, receive, send)
         except NotAllowed as error:
-            line = f"{self.keyring.names().get(key, 'a former member')} was refused: {error.reason}"
-            if line not in self.told:
-                self.tell(line)
-            self.told.add(line)
+            self._tell_once(f"{self.keyring.names().get(key, 'a former member')} was refused: {error.reason}")
             raise
 
     async def _known(self, key: bytes, call: str, length: int, scope: Message, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ from fedlap.flower.environment import prepare
 from fedlap.flower.erasure import empty_log, erase_messages, ignore_signals, overwrite_deleted
 from fedlap.flower.keyring import Keyring, public_keys
 from fedlap.study.agreement.contract import CommonStudy
-from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private
+from fedlap.study.agreement.keys import LOOPBACK, canonical, certified_hosts, check_private, write_new
 
 if TYPE_CHECKING:  # Flower is imported once `prepare` has set it up
     from flwr.supercore.control import ControlHttpClient
@@ -52,8 +52,7 @@ def secret(study: CommonStudy) -> str:
     """The coordinator's secret, made on the first start; readable by this account only."""
     path = private_folder(study) / SECRET
     if not path.exists():
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
+        write_new(path, secrets.token_hex(32).encode(), private=True)
     return check_private(path).read_text()
 
 

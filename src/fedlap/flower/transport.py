@@ -95,8 +95,7 @@ class GridTransport:
                     yield member, reply
             except httpx.HTTPError as error:
                 if not lost:
-                    hint = "is `fedlap server` running on this machine? trying again every second"
-                    self.tell(f"no connection to the server at {self.study.address} ({type(error).__name__}); {hint}")
+                    self.tell(f"{_in_words(error, self.study.address)}; trying again every second")
                 lost = True
                 self.close()
                 time.sleep(1)
@@ -174,6 +173,14 @@ class GridTransport:
             return None if message.has_error() else wire.read(message.content, Reply)
         except (ValueError, DataError) as error:
             return DataError(f"{asked.member}: {error}")
+
+
+def _in_words(error: httpx.HTTPError, address: str) -> str:
+    """Why the server is not to be asked."""
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        return f"the server at {address} cannot answer (status {status}); the window of `fedlap server` says why"
+    return f"no connection to the server at {address} ({type(error).__name__}); is `fedlap server` running here?"
 
 
 def _is_due(node: NodeInfo, last: tuple[float, str] | None, before: float) -> bool:

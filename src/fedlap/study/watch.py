@@ -38,7 +38,7 @@ class Watch:
 
     def note(self, line: str) -> None:
         """Print a line that stays."""
-        self.console.print(line, markup=False)
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def tell(self, event: Event) -> None:
         """Take in an event of the coordinator."""
@@ -56,7 +56,8 @@ class Watch:
         if event.kind == "round":
             self.metrics = f"{self._of(event.step)}: {event.note}"
         if event.kind in ("refused", "audit", "waiting", "resumed", "round", "noted"):
-            self.note(self.metrics if event.kind == "round" else f"{event.step}: {event.member} {event.note}".strip())
+            said = event.note if event.note.startswith(event.member) else f"{event.member} {event.note}"
+            self.note(self.metrics if event.kind == "round" else f"{event.step}: {said}")
         if event.kind == "waiting" and (missing := self._missing()):
             self.note("no answer from " + ", ".join(f"{member}, asked at {self._since(member)}" for member in missing))
 
