@@ -13,11 +13,12 @@ import shutil
 import signal
 import socket
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,6 +180,60 @@ def lose_a_store(it: Federation) -> None:
     it.start_node(VICTIM, "--restore")
 
 
+def leave_one_out(it: Federation) -> None:
+    """a member's store is lost for good; the run goes on --without it"""
+    it.end(VICTIM, signal.SIGKILL)
+    shutil.rmtree(it.state(VICTIM))
+    it.end("run", signal.SIGINT)
+    it.processes.start("run", "study", "run", it.study.path, "--without", VICTIM)
+
+
+def fill_a_sites_disk(it: Federation) -> None:
+    """a site's disk is full for 20 s (needs root)"""
+    it.end(VICTIM, signal.SIGTERM)
+    with small_disk(it.state(VICTIM)) as fill:
+        it.start_node(VICTIM)
+        fill(20)
+        wait(lambda: it.rounds() > STRIKE, it)
+        it.end(VICTIM, signal.SIGTERM)
+    it.start_node(VICTIM)
+
+
+def fill_the_servers_disk(it: Federation) -> None:
+    """the disk of the server's database is full for 20 s (needs root)"""
+    it.end("server", signal.SIGTERM)
+    with small_disk(it.study.folder / "state" / "server") as fill:
+        demo.start_server(it.processes, it.study)
+        fill(20)
+        wait(lambda: it.rounds() > STRIKE, it)
+        it.end("server", signal.SIGTERM)
+    demo.start_server(it.processes, it.study)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[float], None]]:
+    """A folder on a disk of 8 MB of its own, with what is in it; what is given fills it for so many seconds."""
+    kept = folder.with_name(f"{folder.name}-kept")
+    shutil.copytree(folder, kept)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", folder], check=True)
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+    def fill(seconds: float) -> None:
+        with open(folder / "filler", "wb") as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        time.sleep(seconds)
+        (folder / "filler").unlink()
+
+    try:
+        yield fill
+    finally:
+        shutil.copytree(folder, kept, dirs_exist_ok=True)
+        subprocess.run(["umount", "-l", folder], check=True)
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+
 FAULTS: list[Callable[[Federation], None]] = [
     kill_a_node,
     stop_a_node,
@@ -191,6 +246,9 @@ FAULTS: list[Callable[[Federation], None]] = [
     cut_a_line,
     silence_a_line,
     lose_a_store,
+    leave_one_out,
+    fill_a_sites_disk,
+    fill_the_servers_disk,
 ]
 
 
@@ -217,7 +275,8 @@ def strike(fault: Callable[[Federation], None], rounds: int) -> tuple[float, flo
         usual = statistics.median(entry["seconds"] for entry in history[STRIKE + 1 :])
         same = model.card["weights_sha256"] == digest(pack(demo.simulated(study, files)))
         absent = sum(bool(entry["absent"]) for entry in history)
-        return seconds, usual, f"{'same bits' if same else 'OTHER BITS'}, {absent} rounds with somebody absent"
+        end = f"without {', '.join(model.card['without'])}" if model.card.get("without") else "OTHER BITS"
+        return seconds, usual, f"{'same bits' if same else end}, {absent} rounds with somebody absent"
 
 
 def wait(done: Callable[[], bool], it: Federation) -> None:
