@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import pytest
 from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_enable_x64", True)
@@ -34,6 +35,18 @@ for option, value in {
 }.items():
     jax.config.update(option, value)
     os.environ[option.upper()] = str(value)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test marked `usual_compiler` in a process of its own that has it: where the last bits decide."""
+    if pyfuncitem.get_closest_marker("usual_compiler") is None or not os.environ.get("XLA_FLAGS"):
+        return None
+    command = [sys.executable, "-m", "pytest", "-n", "0", "--no-cov", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, env={**os.environ, "XLA_FLAGS": ""}, text=True)
+    assert done.returncode == 0
+    return True
+
 
 # Derandomised: the same examples in every run, so that green stays green. Other examples: HYPOTHESIS_PROFILE=explore.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}

@@ -66,6 +66,7 @@ TIMES = {
 def test_odd_columns_are_no_matter_where_nobody_reads_them_and_named_where_somebody_does(tmp_path, kind):
     sound = table.check_file(study(), write(tmp_path, FILE)).fingerprint()
     assert table.check_file(study(), patients(tmp_path, patient_id=TIMES[kind])).fingerprint() == sound
+    write(tmp_path, "members = 2\n", "policy.toml")
     said = words("study", "check", write(tmp_path, SMALL, "study.toml"), "--data", patients(tmp_path, dose=TIMES[kind]))
     assert "row 1, column dose: found " in said and "expected a number in mg" in said
     assert read_cells(patients(tmp_path, patient_id=TIMES[kind])).rows == [1, 2, 3, 4]

@@ -161,7 +161,7 @@ def test_whichever_write_fails_a_study_ends_in_the_same_bits(tmp_path, undisturb
     names = {os.path.basename(path) for path in now_and_then_full}
     stored = {f"round-{number:06d}.npz.part" for number in range(3)}
     assert names >= {"setup.npz.part", *stored, "audit-birch.jsonl", heads.FILE, "checkpoint.npz.part"}
-    assert set(said) == {heads.FILE, "checkpoint.npz"}
+    assert set(said) == {heads.FILE, "checkpoint.npz", "checkpoint-previous.npz"}
     check_files(tmp_path, sites.NAMES)
     for name in sites.NAMES:  # a round that found no room, in a log that did
         entries = verify(tmp_path / name / f"audit-{name}.jsonl")
@@ -291,7 +291,9 @@ def test_the_servers_full_disk_is_one_sentence_and_the_same_command_goes_on(tmp_
                 disk.fill()
             return data
 
-        with pytest.raises(WriteError, match=r"server/checkpoint\.npz: cannot be .*; make room for [\d,]+ bytes"):
+        with pytest.raises(
+            WriteError, match=r"server/checkpoint-previous\.npz: cannot be .*; make room for [\d,]+ bytes"
+        ):
             sites.make_coordinator(TERMS, tmp_path, sites.Loopback(TERMS, tmp_path, fill)).run()
         disk.free()
         transport = sites.Loopback(TERMS, tmp_path)

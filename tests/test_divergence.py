@@ -33,6 +33,7 @@ LOST, NEWTON = fedlap.FedLapCov(delta=1.0, rho=1.0), fedlap.newton()
         ([0.5, None, None], TWO, 2),
         ([2.2, 9, 12, 15], TEN, 2),
         ([0.004, 6e-5, 6.3, 0.14, 1e-4, 4.6, 0.14, 1e-4], TWO, 3),  # round in circles
+        ([2e-4, 1e-5, 1.16, 0.17, 2e-3, 1e-5, 0.13], TWO, 3),  # in smaller ones, of data that can be separated
         ([0.01, 1e-5, 1e-6, 1e-6, 1e-6, 39.5, 0.08, 0.06, 0.02, 0.004], TWO, 6),  # not back where it was
     ],
 )

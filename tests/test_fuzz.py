@@ -45,7 +45,7 @@ def test_damaged_files_are_read_or_refused_in_words(tmp_path):
     assert found.returncode == 0, found.stdout + found.stderr
     assert re.search(r"^300 files, 0 bad", found.stdout, re.M)
     kinds = {line.split()[0] for line in found.stdout.splitlines()[1:-1]}
-    assert len(kinds) == 14 and not (tmp_path / "fuzz-bad").exists()
+    assert len(kinds) == 15 and not (tmp_path / "fuzz-bad").exists()
 
 
 def test_the_fuzzer_tells_words_from_a_traceback_and_from_what_does_not_end(tmp_path):

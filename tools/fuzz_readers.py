@@ -73,7 +73,7 @@ deadline = 30
 """
 POLICY = """\
 members = 3
-columns = ["age", "sex"]
+columns = ["age", "dose", "ward", "sex", "outcome", "ill", "died"]
 runs = 1
 minimum_rows = 10
 parameters_per_row = 0.1

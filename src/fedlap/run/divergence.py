@@ -47,7 +47,9 @@ def lost_since(nll: Sequence[float | None] | np.ndarray, ignorance: float) -> in
     if nll[-1] > hopeless or swings:
         return int((nll > hopeless).argmax()) + 1
     # Or it goes round in circles: it knows much, loses it, and loses it again, or does not find it in many rounds.
-    losses = np.flatnonzero((nll[1:] > FAR * ignorance) & (nll[:-1] <= ignorance / 2)) + 1
+    far = (nll[1:] > FAR * ignorance) & (nll[:-1] <= ignorance / 2)
+    all_known = (nll[1:] > ignorance / 10) & (nll[:-1] <= ignorance / 1000)  # such as of data that can be separated
+    losses = np.flatnonzero(far | all_known) + 1
     if len(losses) and losses[-1] >= len(nll) / 2:
         unfound = len(nll) - losses[-1] > LASTING and nll[-1] > 2 * nll[losses[-1] - 1]
         if len(losses) > 1 or unfound:
