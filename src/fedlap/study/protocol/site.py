@@ -245,8 +245,10 @@ class Site(Respondent):
             guard.check_start(broadcast, algorithm.broadcast(start.first.server))
         S, V = getattr(broadcast, "S", None), getattr(client.factor, "V", None)
         if S is not None and V is not None:
-            # Where factors may take away from a precision, what is known is that it is one.
-            guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + V if algorithm.curvatures else 0.0 * V))
+            # Where factors may take away from a precision, what is known is that it is one; where a bound lets a part of
+            # them count, that it has the prior.
+            own = V if self.terms.bound is None else 0.0 * V
+            guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + own if algorithm.curvatures else 0.0 * V))
         probabilities = self._probabilities(ready, broadcast.w, start.setup.pool.inputs)
         curvature = effective_rows((probabilities * (1 - probabilities)).sum(-1))
         slopes = effective_rows(1 - np.take_along_axis(probabilities, ready.rows.labels[:, None], -1)[:, 0])
