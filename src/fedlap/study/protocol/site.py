@@ -245,8 +245,8 @@ class Site(Respondent):
             guard.check_start(broadcast, algorithm.broadcast(start.first.server))
         S, V = getattr(broadcast, "S", None), getattr(client.factor, "V", None)
         if S is not None and V is not None:
-            # Where factors may take away from a precision, what is known is that it is one; where a bound lets a part of
-            # them count, that it has the prior.
+            # Where factors may take away from a precision, what is known is that it is one. Where a bound lets only a
+            # part of them count, it is that the prior is in it.
             own = V if self.terms.bound is None else 0.0 * V
             guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + own if algorithm.curvatures else 0.0 * V))
         probabilities = self._probabilities(ready, broadcast.w, start.setup.pool.inputs)
