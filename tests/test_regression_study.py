@@ -143,7 +143,8 @@ def test_a_server_that_is_stopped_in_any_step_goes_on_to_the_same_bits(tmp_path,
         found, again = regressions.run(study, files, folder)
         same(found, whole)
         done = (stop - 1) // 3  # steps that everyone had answered
-        assert len(again.asked) == len(asked) - 3 * done, "what was answered is not asked again"
+        over = asked[stop - 1][1] == "finish"  # it is so before anyone hears it
+        assert len(again.asked) == (0 if over else len(asked) - 3 * done), "what was answered is not asked again"
     assert regressions.run(study, files, folder)[1].asked == [], "a run that is over asks nobody"
 
 
