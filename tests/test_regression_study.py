@@ -143,7 +143,8 @@ def test_a_server_that_is_stopped_in_any_step_goes_on_to_the_same_bits(tmp_path,
         found, again = regressions.run(study, files, folder)
         same(found, whole)
         done = (stop - 1) // 3  # steps that everyone had answered
-        assert len(again.asked) == len(asked) - 3 * done, "what was answered is not asked again"
+        over = asked[stop - 1][1] == "finish"  # it is so before anyone hears it
+        assert len(again.asked) == (0 if over else len(asked) - 3 * done), "what was answered is not asked again"
     assert regressions.run(study, files, folder)[1].asked == [], "a run that is over asks nobody"
 
 
@@ -244,43 +245,63 @@ def test_a_journal_of_other_requests_is_not_gone_on_with(tmp_path):
 
 
 @pytest.fixture
-def finished(tmp_path):
-    """The site of a run that is over, and the last request that it answered."""
+def answered(tmp_path):
+    """A site that has answered every step and not heard that the run is over, and the last of these."""
     study, files = regressions.make(tmp_path, ILL, LOGISTIC)
-    _, wire = regressions.run(study, files, tmp_path)
+
+    def stop(request, member, data):
+        if request.kind == "finish":
+            raise KeyboardInterrupt
+        return data
+
+    wire = regressions.Wire(study, files, tmp_path, stop)
+    with pytest.raises(KeyboardInterrupt):
+        regressions.coordinator(study, wire, tmp_path).run()
     last = max(round for _, _, round in wire.asked)
     (run,) = {entry["run"] for entry in verify(tmp_path / "west" / "audit-west.jsonl")}
     return study, wire.site("west"), run, last
 
 
-def ask(finished, kind, number, arrays=None, accepted=-1):
-    study, site, run, _ = finished
+def ask(answered, kind, number, arrays=None, accepted=-1):
+    study, site, run, _ = answered
     reply = site.answer(Request(kind, study.digest, run, number, accepted, arrays or {}))
     return next((reason for reason in Reason if reason.value == reply.refusal), reply.refusal)
 
 
-def test_a_site_refuses_what_was_not_agreed_on(finished):
-    _, site, _, last = finished
+def test_a_site_refuses_what_was_not_agreed_on(answered):
+    _, site, _, last = answered
     weights, several = pack(Weights(np.zeros(4))), pack(SeveralWeights(np.zeros((2, 4))))
-    assert ask(finished, "closing", last, weights) == Reason.CHANGED
-    assert ask(finished, "closing", last + 1, weights) == ""
-    assert ask(finished, "meat", last + 2, weights) == Reason.UNASKED
-    assert ask(finished, "losses", last + 2, several) == Reason.ARRAYS
-    assert ask(finished, "train", 0) == Reason.REQUEST
+    assert ask(answered, "closing", last, weights) == Reason.CHANGED
+    assert ask(answered, "closing", last + 1, weights) == ""
+    assert ask(answered, "meat", last + 2, weights) == Reason.UNASKED
+    assert ask(answered, "losses", last + 2, several) == Reason.ARRAYS
+    assert ask(answered, "train", 0) == Reason.REQUEST
     question = {".w": np.zeros(4), ".S": np.eye(4), ".kept": np.ones(4, bool), ".search": np.array(True)}
-    assert ask(finished, "answer", last + 3, question, accepted=last + 40) == Reason.GAP
-    assert ask(finished, "answer", last + 3, question, accepted=last) == Reason.GAP, "the last step was a closing"
-    assert ask(finished, "begin", -1, {".shift": np.zeros(4), ".spread": np.ones(4), ".outcome": np.array(1.0)}) == (
+    assert ask(answered, "answer", last + 3, question, accepted=last + 40) == Reason.GAP
+    assert ask(answered, "answer", last + 3, question, accepted=last) == Reason.GAP, "the last step was a closing"
+    assert ask(answered, "begin", -1, {".shift": np.zeros(4), ".spread": np.ones(4), ".outcome": np.array(1.0)}) == (
         Reason.BEGINNING
     )
     assert len(verify(site.audit_log)) > 10
-    assert ask(finished, "closing", MOST_STEPS - 1, weights) == ""
-    assert ask(finished, "closing", MOST_STEPS, weights) == Reason.BUDGET
-    assert ask(finished, "closing", MOST_STEPS - 2, weights) == Reason.LATE
+    assert ask(answered, "closing", MOST_STEPS - 1, weights) == ""
+    assert ask(answered, "closing", MOST_STEPS, weights) == Reason.BUDGET
+    assert ask(answered, "closing", MOST_STEPS - 2, weights) == Reason.LATE
 
 
-def test_a_site_whose_file_has_changed_does_not_go_on(finished):
-    study, site, run, last = finished
+def test_once_a_site_has_heard_that_the_run_is_over_it_answers_nothing_new(answered):
+    """What it has answered it says again, to a server that was stopped in between."""
+    *_, last = answered
+    weights = pack(Weights(np.zeros(4)))
+    assert ask(answered, "closing", last + 1, weights) == ""
+    assert ask(answered, "finish", -1) == ask(answered, "finish", -1) == ""
+    assert ask(answered, "closing", last + 1, weights) == ""
+    assert ask(answered, "closing", last + 2, weights) == Reason.LATE
+    other = {".w": np.zeros(4) + 0.1}
+    assert ask(answered, "closing", last + 1, other) == Reason.CHANGED
+
+
+def test_a_site_whose_file_has_changed_does_not_go_on(answered):
+    study, site, run, last = answered
     path = site.records.checked.path
     path.write_text(path.read_text().replace("female", "male", 1))
     other = type(site).of(study, "west", path, site.folder)

@@ -3,18 +3,25 @@
 import asyncio
 import sqlite3
 import time
+from base64 import b64encode
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from sqlalchemy.exc import OperationalError
 
 from fedlap.flower import rules as module
+from fedlap.flower.door import Door
 from fedlap.flower.gate import SECRET, Gate
 from fedlap.flower.link import assembled
 from fedlap.flower.rules import NotAllowed, Rules
@@ -131,6 +138,32 @@ def test_the_coordinator_says_how_large_a_reply_may_be():
     terms = make_terms(make_algorithm("fedlap_cov"))
     weights = (FEATURES + 1) * CLASSES
     assert 2 * weights * 4 <= terms.contribution_bytes() <= 4 * weights * 8
+
+
+def test_a_body_that_comes_in_chunks_may_be_longer_than_it_says_and_is_not_read():
+    """A length and chunks at once: the parser then goes by the chunks, of a member's too."""
+    private, answers = ec.generate_private_key(ec.SECP384R1()), []
+    public = public_key_to_bytes(private.public_key())
+
+    async def send(part):
+        answers.append(part)
+
+    async def never(*_):
+        raise AssertionError("it is read")
+
+    moment = now().isoformat().encode()
+    signed = {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public),
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(private, moment)),
+        TIMESTAMP_HEADER: moment,
+    }
+    gate = Gate(never, "secret", SimpleNamespace(names=lambda: {public: "ash"}), Door(), [].append)
+    for known in (signed, {SECRET: b"secret"}):
+        lengths = {"content-length": b"4", "transfer-encoding": b"chunked"}
+        headers = [(name.encode(), value) for name, value in (known | lengths).items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": headers, "client": None}
+        asyncio.run(gate(scope, never, send))
+    assert [part["status"] for part in answers if "status" in part] == [411, 411]
 
 
 def test_a_full_disk_of_the_servers_is_said_once_there_and_is_no_end():

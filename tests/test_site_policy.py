@@ -272,6 +272,19 @@ def small(tmp_path):
     return dishonest.hospitals(tmp_path / "small", rounds=2)
 
 
+def test_a_policy_that_is_no_file_is_not_taken_for_none(tmp_path):
+    """A link to a share that is not mounted says nothing; the usual policy may be wider than what it would say."""
+    path = tmp_path / "policy.toml"
+    path.symlink_to(tmp_path / "elsewhere" / "policy.toml")
+    with pytest.raises(ConfigError, match=r"policy\.toml: not a file; expected one, or none for the usual policy"):
+        SitePolicy.beside(tmp_path / "va.csv")
+    path.unlink()
+    assert SitePolicy.beside(tmp_path / "va.csv") == SitePolicy()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"policy\.toml: not a file"):
+        SitePolicy.beside(tmp_path / "va.csv")
+
+
 @pytest.mark.parametrize(
     "text, words",
     [

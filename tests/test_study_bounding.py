@@ -1,6 +1,7 @@
 """[robust]: whatever one member sends, it moves the model by no more than its bound; honest ones lose nothing."""
 
 import dataclasses
+import functools
 import tomllib
 
 import jax
@@ -20,6 +21,7 @@ from fedlap.study.protocol import checkpoint
 from fedlap.study.protocol.bounding import alone, bounded
 from fedlap.study.protocol.line import ServerLine, length, metric, weights
 from fedlap.study.protocol.messages import Reply, decode, encode
+from fedlap.study.protocol.refusals import Reason
 
 BOUND = 3.0
 LIAR = "birch"
@@ -104,6 +106,27 @@ def test_one_of_three_sets_the_model_at_will_unless_it_is_bounded(tmp_path):
     outcome = attacked(tmp_path / "bounded", BOUNDED)
     assert away(outcome) < 3
     assert all(LIAR not in report.left_out for report in outcome.history)
+
+
+def test_a_large_site_of_which_a_part_counts_goes_on_and_still_wants_the_prior(tmp_path):
+    """The server's precision then has less than all of the site's own part, and never less than the prior."""
+    terms, asked = dataclasses.replace(BOUNDED, bound=1.0), []
+    records = functools.partial(sites.FederationRecords, federation=sites.make_federation((7, 400, 9)))
+
+    def crash(request, member, data):
+        asked.append(request)
+        if (request.kind, request.round, member) == ("train", 1, "ash"):
+            raise sites.Crash
+        return data
+
+    with pytest.raises(sites.Crash):
+        sites.make_coordinator(terms, tmp_path, sites.Loopback(terms, tmp_path, crash, records)).run()
+    transport, broadcast = sites.Loopback(terms, tmp_path, records=records), asked[-1].arrays
+    for S, refusal in ((0.01, Reason.POLICY), (1.0, "")):
+        lower = {name: S * array if name.startswith(".S") else array for name, array in broadcast.items()}
+        assert transport.site("birch").answer(dataclasses.replace(asked[-1], arrays=lower)).refusal == refusal
+    outcome = sites.make_coordinator(terms, tmp_path, transport).run()
+    assert [report.absent for report in outcome.history] == [(), (), ()]
 
 
 def test_a_bounded_run_goes_on_from_its_checkpoint_in_every_bit(tmp_path):

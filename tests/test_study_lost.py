@@ -131,6 +131,10 @@ def test_a_site_holds_what_it_is_handed_against_its_own_rows(tmp_path):
     nan = {**request.arrays, ".contribution.reached": np.array(np.nan)}
     assert site.answer(dataclasses.replace(request, arrays=nan)).refusal == Reason.ARRAYS
     assert site.answer(Request("restore", COV.digest, request.run, 2, 1)).refusal == Reason.ARRAYS
+    # A part below zero would let a server's precision be lower than the prior.
+    below = {name: -array if name.startswith(".contribution.V") else array for name, array in request.arrays.items()}
+    assert site.answer(dataclasses.replace(request, arrays=below)).refusal == Reason.ARRAYS
+    assert site.answer(dataclasses.replace(request, accepted=3)).refusal == Reason.POLICY, "there is no such round"
 
 
 # Without a member -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ metrics = true               whether results on rows held back are reported
 The file is the site's alone: no server sees or changes it. A study may be stricter, and then the study's word counts.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -65,8 +66,10 @@ class SitePolicy:
     def beside(cls, data: str | Path) -> "SitePolicy":
         """The policy beside a site's data file; the usual one if there is none."""
         path = Path(data).parent / NAME
-        if not path.exists():
+        if not os.path.lexists(path):
             return cls()
+        if not path.is_file():  # a link to nothing is no word of the operator's for the usual policy
+            raise ConfigError(f"{path}: not a file; expected one, or none for the usual policy")
         try:
             return cls._parse(read_table(path)[0], path)
         except ConfigError as error:

@@ -41,19 +41,23 @@ def check_contribution(terms: Terms, start: Start, name: str, round: int, sent: 
         expected = (1 - rho) * float(before.reached) + rho
         if not abs(float(sent.reached) - expected) <= 1e-5:
             raise DataError(f"{name}: its factor has reached {float(sent.reached):g}; expected {expected:g}")
-    if hasattr(sent, "V") and terms.algorithm.expands:
-        _check_curvature(name, np.asarray(sent.V), "V")
+    check_curvature(terms, name, sent)
     if hasattr(sent, "y"):
         _check_labels(name, np.asarray(sent.y.mass), np.asarray(sent.y.targets), np.asarray(shards.weights[place]))
 
 
-def _check_curvature(name: str, V: np.ndarray, what: str) -> None:
-    """A sum of squares has nothing below zero; a matrix of them is symmetric, its eigenvalues known to rounding."""
-    if V.ndim == 1:
-        if (V < 0).any():
-            raise DataError(f"{name}: {what} has {int((V < 0).sum())} entries below zero; no curvature is negative")
+def check_curvature(terms: Terms, name: str, sent: Any) -> None:
+    """DataError if a contribution has a V that no curvature is.
+
+    A sum of squares has nothing below zero; a matrix of them is symmetric, its eigenvalues known to rounding.
+    """
+    if not (hasattr(sent, "V") and terms.algorithm.expands):
         return
-    check_positive(name, V, what)
+    V = np.asarray(sent.V)
+    if V.ndim == 2:
+        check_positive(name, V, "V")
+    elif (V < 0).any():
+        raise DataError(f"{name}: V has {int((V < 0).sum())} entries below zero; no curvature is negative")
 
 
 def _check_labels(name: str, mass: np.ndarray, targets: np.ndarray, own: np.ndarray) -> None:

@@ -33,6 +33,7 @@ from fedlap.study.protocol.contents import (
     versions,
 )
 from fedlap.study.protocol.guard import effective_rows
+from fedlap.study.protocol.judgement import check_curvature
 from fedlap.study.protocol.messages import Arrays, Request, digest, on_device, pack, part, unpack
 from fedlap.study.protocol.permits import SiteRules
 from fedlap.study.protocol.records import FileRecords
@@ -245,8 +246,10 @@ class Site(Respondent):
             guard.check_start(broadcast, algorithm.broadcast(start.first.server))
         S, V = getattr(broadcast, "S", None), getattr(client.factor, "V", None)
         if S is not None and V is not None:
-            # Where factors may take away from a precision, what is known is that it is one.
-            guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + V if algorithm.curvatures else 0.0 * V))
+            # Where factors may take away from a precision, what is known is that it is one. Where a bound lets only a
+            # part of them count, it is that the prior is in it.
+            own = V if self.terms.bound is None else 0.0 * V
+            guard.check_precision(np.asarray(S), np.asarray(algorithm.delta + own if algorithm.curvatures else 0.0 * V))
         probabilities = self._probabilities(ready, broadcast.w, start.setup.pool.inputs)
         curvature = effective_rows((probabilities * (1 - probabilities)).sum(-1))
         slopes = effective_rows(1 - np.take_along_axis(probabilities, ready.rows.labels[:, None], -1)[:, 0])
@@ -287,12 +290,14 @@ class Site(Respondent):
                 f"{store.folder}: the server hands back a state after round {request.accepted}; this site has its own "
                 f"after round {store.last}, and takes one if that is lost and its operator says --restore",
             )
+        guard.check_number(max(request.accepted, 0), self.terms.last_round)
         with refusing(Reason.ARRAYS):
             beginning = part(request.arrays, "beginning")
         self._begin(dataclasses.replace(request, arrays=beginning), store)
         first = self._begun(request, store).start.first.clients
         with refusing(Reason.ARRAYS):
             kept = read_kept(self.terms, request.arrays, first.contribution, "what the server hands back")
+            check_curvature(self.terms, "what the server hands back", kept.contribution)
         client = rebuilt(self.terms.algorithm, first, kept.contribution)
         if client is None:
             raise Refusal(Reason.NOT_LOST, "the server has a part only of this site's state, and hands that back")

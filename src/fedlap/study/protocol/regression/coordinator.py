@@ -159,10 +159,13 @@ class RegressionCoordinator:
         self.tell(Event("round", f"round {fit.rounds}", note=note))
 
     def _finish(self, progress: Progress, members: Sequence[str]) -> None:
-        """The run is over; whoever is not there to hear it has said all that was needed."""
+        """The run is over; whoever is not there to hear it has said all that was needed.
+
+        It is so here before anyone hears it: from then on no site answers a new step, as `--without` would ask.
+        """
+        checkpoint.write(self.checkpoint, progress, None)
         requests = {name: Request("finish", self.study.digest, progress.run) for name in members}
         self.inquiry.once("finish", requests, lambda name, reply: check(reply.arrays, {}, name))
-        checkpoint.write(self.checkpoint, progress, None)
 
 
 def _of_these_rows(make: Callable[[], Made]) -> Made:

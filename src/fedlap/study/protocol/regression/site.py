@@ -6,7 +6,7 @@ answer    receive weights and their precision; send the loss and score there, an
 closing   receive weights; send what standard errors and the likelihood need at the end
 losses    receive weights; send the loss at each
 meat      (with robust = true) receive weights; send the middle of a robust covariance
-finish    the run is over
+finish    the run is over, and no new step of it is answered
 restore   (if its operator wants it) receive this site's own replies, which are lost here, as the server has them
 """
 
@@ -192,7 +192,10 @@ class RegressionSite(Respondent):
                 )
 
     def _finish(self, request: Request) -> Content:
-        self._begun(request, self._store(request))
+        """The run is over: whoever comes to speak for the server later gets nothing new of it."""
+        store = self._store(request)
+        self._begun(request, store)
+        store.finish()
         return {}, {}
 
     def _restore(self, request: Request) -> Content:
@@ -223,6 +226,7 @@ class RegressionSite(Respondent):
         begun = self._begun(request, store)
         stored = store.step(request.round)
         if stored is None:
+            store.going_on()
             store.in_order(request.round)
             arrays = pack(compute(begun.objective, request, store))
             store.save_step(request.round, StoredStep(request.kind, request.digest, arrays))

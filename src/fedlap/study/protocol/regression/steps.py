@@ -18,6 +18,8 @@ from fedlap.study.protocol.messages import Arrays, Reply, Request, decode, encod
 from fedlap.study.protocol.refusals import Reason, Refusal
 from fedlap.study.protocol.store import Store
 
+FINISHED = "finished.npz"
+
 
 @dataclass(frozen=True)
 class StoredStep:
@@ -46,6 +48,15 @@ class StepStore(Store):
         known = [int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.npz")]
         if known and number < max(known):
             raise Refusal(Reason.LATE, f"{self.folder}: step {number} comes after step {max(known)}; expected the next")
+
+    def finish(self) -> None:
+        """Keep that the run is over."""
+        store.write(self.folder / FINISHED, self.owner, {})
+
+    def going_on(self) -> None:
+        """Refuse a step of a run that is over."""
+        if (self.folder / FINISHED).exists():
+            raise Refusal(Reason.LATE, f"{self.folder}: the server has said that the run is over; expected no new step")
 
     @property
     def begun(self) -> bool:
