@@ -212,19 +212,19 @@ def fill_the_servers_disk(it: Federation) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Callable[[float], None]]:
-    """A folder on a disk of 8 MB of its own, with what is in it; what is given fills it for so many seconds."""
+    """A folder on a disk of 64 MB of its own, with what is in it; what is given fills it for so many seconds."""
     kept = folder.with_name(f"{folder.name}-kept")
     shutil.copytree(folder, kept)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", folder], check=True)
     shutil.copytree(kept, folder, dirs_exist_ok=True)
 
     def fill(seconds: float) -> None:
-        with open(folder / "filler", "wb") as file, suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-                file.flush()
+        filler = folder / "filler"
+        with suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
         time.sleep(seconds)
-        (folder / "filler").unlink()
+        filler.unlink(missing_ok=True)
 
     try:
         yield fill

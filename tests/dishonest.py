@@ -15,12 +15,13 @@ ROUNDS = 20
 AGE = 0  # the place of the age among the inputs
 
 
-def hospitals(folder, rounds=ROUNDS, **algorithm):
-    """The study of the four bundled hospitals, and their files."""
+def hospitals(folder, rounds=ROUNDS, quorum=3, **algorithm):
+    """The study of the four bundled hospitals, and their files; one of them may be away in a round."""
     settings = {"name": "fedlap_cov", "delta": 1.0, **algorithm}
     folder.mkdir(parents=True, exist_ok=True)
     shown = settings["name"] == "fedlap_func"
-    (folder / "study.toml").write_text(example_study(rounds=rounds, algorithm=settings, share_points=shown))
+    text = example_study(rounds=rounds, algorithm=settings, share_points=shown, quorum=quorum)
+    (folder / "study.toml").write_text(text)
     return Study.read(folder), example_files(folder / "data")
 
 

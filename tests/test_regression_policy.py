@@ -114,6 +114,11 @@ def test_the_first_weights_and_later_precisions_follow_from_the_study(tmp_path):
     assert early.refusal == Reason.CHANGED
 
 
+def test_the_first_step_is_asked_first(tmp_path):
+    server = Server(tmp_path, "binomial")
+    assert server.ask("answer", server.question(np.zeros(4) + 0.1), 1).refusal == Reason.GAP
+
+
 def test_a_mean_outside_of_the_studys_range_begins_nothing(tmp_path):
     server = Server(tmp_path, "binomial")
     age = list(server.study.design.names).index("age")

@@ -160,6 +160,17 @@ def test_the_end_is_after_the_last_round(server):
     assert any("at the server's model effectively" in line and "minimum_rows" in line for line in server.said)
 
 
+def test_where_all_take_part_in_every_round_none_is_left_out(tmp_path):
+    server = dishonest.Server(*dishonest.hospitals(tmp_path, quorum=4), "va", tmp_path / "state")
+    server.begin()
+    rule = "rounds come one after the other"
+    assert refused(server, server.ask("train", server.by_age(60, 0.01, S=1e6), 1), rule), "the first model is passed by"
+    assert not server.ask("train", server.broadcast(), 0).refusal
+    assert refused(server, server.ask("train", server.by_age(60, 0.01, S=1e6), 2, 0), "expected round 2")
+    assert refused(server, server.ask("finish", server.by_age(60, 0.01, S=1e6), dishonest.ROUNDS, 0), rule)
+    assert not server.ask("train", server.by_age(60, 0.01, S=1e6), 1, 0).refusal
+
+
 # What the study's past explains ---------------------------------------------------------------------------------------
 
 

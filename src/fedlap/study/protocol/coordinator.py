@@ -205,7 +205,7 @@ class Coordinator:
                 if len(good) >= quorum:
                     break
             culprits = [name for name, word in left_out.items() if word == RUINED and name not in good]
-            whom = f" for another reply of {', '.join(culprits)}" if culprits else ""
+            whom = f" for another reply of {', '.join(culprits)} (--without NAME goes on for good)" if culprits else ""
             note = f"{len(good)} of at least {quorum} members have answered; still waiting{whom}"
             self.tell(Event("waiting", step, note=note))
             time.sleep(self.patience.pause)

@@ -15,7 +15,7 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         if not self.test_rows:
-            return "no rows held back"
+            return "nothing was reported on rows held back"
         return f"accuracy {self.accuracy:.3f}, NLL {self.nll:.3f} on {self.test_rows} rows held back"
 
 

@@ -222,11 +222,21 @@ class Site(Respondent):
         stored = store.answer(request.round, request.digest)
         if stored is None:
             store.unanswered(request.round)
+            self._check_turn(request.round, store)
             self._compute(request, store, ready, broadcast)
             stored = store.answer(request.round, request.digest)
             assert stored is not None, "the round was saved in the line above"
         client = self._client(store, stored.arrays, ready.start, request.round)
         return stored.facts, pack(client.contribution)
+
+    def _check_turn(self, round: int, store: Store) -> None:
+        """Refuse a round that leaves one out, where all members take part in every one."""
+        if not self.terms.gaps and round > store.last + 1:
+            guard.refuse(
+                "rounds come one after the other",
+                f"round {round + 1} is asked after round {store.last + 1}; expected round {store.last + 2}, as this "
+                "site's study.toml has no quorum below all members",
+            )
 
     def _compute(self, request: Request, store: Store, ready: Ready, broadcast: Any) -> None:
         start, rows = ready.start, ready.rows
@@ -277,6 +287,7 @@ class Site(Respondent):
         stored = store.answer(number, request.digest)
         if stored is None:
             store.unanswered(number)
+            self._check_turn(number, store)
             facts = {"metrics": self._held_back(ready, broadcast.w, last=True)._asdict()}
             stored = StoredRound(number, request.accepted, request.digest, facts, {})
             store.save(stored)

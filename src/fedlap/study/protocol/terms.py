@@ -102,6 +102,7 @@ class Terms:
     features: int  # of the model's inputs
     numbers: int  # of the number columns among them
     share_points: bool = False
+    gaps: bool = True  # whether a member may have been away in some rounds: not where all take part in every one
     bound: float | None = None  # how often the middle member's move one member may move the model, in a round
 
     def __post_init__(self) -> None:
@@ -131,6 +132,7 @@ class Terms:
             features=len(features(study)),
             numbers=len(numbers(study)),
             share_points=study.share_points,
+            gaps=study.quorum < len(study.members),
             bound=study.bound,
         )
 

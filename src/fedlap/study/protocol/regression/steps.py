@@ -46,6 +46,8 @@ class StepStore(Store):
     def in_order(self, number: int) -> None:
         """Refuse a step that comes before one that was answered."""
         known = [int(path.stem.removeprefix("step-")) for path in self.folder.glob("step-*.npz")]
+        if not known and number > 0:
+            raise Refusal(Reason.GAP, f"{self.folder}: step {number} is the first to be asked; expected step 0")
         if known and number < max(known):
             raise Refusal(Reason.LATE, f"{self.folder}: step {number} comes after step {max(known)}; expected the next")
 
