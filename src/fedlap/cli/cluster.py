@@ -1,0 +1,105 @@
+"""The shards of a sweep as jobs of a cluster, or as processes of this machine; submitit submits them."""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlap.errors import ConfigError, FedlapError, unknown
+from fedlap.experiments.shards import Shard
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from submitit import AutoExecutor, Job
+
+SLURM, LOCAL = "slurm", "local"
+PLACES = (SLURM, LOCAL)
+JOBS = "jobs"  # the folder of what submitit writes: scripts and logs
+LONG = 60 * 24 * 365  # minutes that a process of this machine may take
+CURE = "to get it: pip install submitit, or fedlap[slurm]"
+
+
+@dataclass(frozen=True)
+class Array:
+    """Jobs to submit: where, how many, and what Slurm is told about them."""
+
+    place: str
+    count: int
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, place: str, count: int | None, settings: Sequence[str]) -> "Array":
+        """The array that these words of the command line ask for, checked before anything is written."""
+        if place not in PLACES:
+            raise unknown("--on", place, PLACES)
+        if count is None:
+            raise ConfigError(f"--on {place}: expected the number of jobs, as in --shards 8")
+        wanted = dict(_pair(text) for text in settings)
+        if place == LOCAL and wanted:
+            raise ConfigError("--slurm: of no use with --on local; leave it out")
+        if place == SLURM and "time" not in wanted:
+            raise ConfigError("--on slurm: expected the minutes that a shard may take, as in --slurm time=240")
+        if importlib.util.find_spec("submitit") is None:
+            raise ConfigError(f"--on {place}: submitit is not here; {CURE}")
+        return cls(place, count, wanted)
+
+    def executor(self, folder: Path) -> "AutoExecutor":
+        """What submits the jobs; scripts and logs go to this folder."""
+        import submitit
+
+        try:
+            executor = submitit.AutoExecutor(folder, cluster=self.place)
+        except RuntimeError as error:
+            raise ConfigError("--on slurm: there is no srun here; expected a machine that can submit jobs") from error
+        known = submitit.SlurmExecutor._valid_parameters()
+        for key in self.settings:
+            if key not in known:
+                raise unknown("key of --slurm", key, sorted(known))
+        if self.place == LOCAL:
+            executor.update_parameters(timeout_min=LONG)
+        else:
+            executor.update_parameters(name="fedlap", **{f"slurm_{key}": self.settings[key] for key in self.settings})
+        return executor
+
+    def carry_out(self, folder: Path, words: Sequence[str], console: "Console") -> None:
+        """Submit the shards of the experiment in a folder, say where they are, and wait until all have ended.
+
+        `words` are further words of each shard's command.
+        """
+        from submitit.helpers import CommandFunction
+
+        executor, jobs = self.executor(folder / JOBS), {}
+        with executor.batch():
+            for number in range(1, self.count + 1):
+                command = [sys.executable, "-m", "fedlap", "run", "--resume", str(folder)]
+                command += ["--shard", f"{number}/{self.count}", *words]
+                jobs[Shard(self.count, number)] = executor.submit(CommandFunction(command))
+        array, _, _ = jobs[Shard(self.count, 1)].job_id.partition("_")
+        look = f"squeue --job {array} shows them, and " if self.place == SLURM else ""
+        console.print(
+            f"{self.count} shards submitted: {look}{folder / JOBS} has their logs. This command waits for them.",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+        failures = [words for shard, job in jobs.items() if (words := _failure(shard, job))]
+        if failures:
+            raise FedlapError(f"{'; '.join(failures)}; what has finished is kept, and the same command goes on")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """A key and its value, from KEY=VALUE."""
+    key, _, value = text.partition("=")
+    if not (key and value):
+        raise ConfigError(f"--slurm {text}: expected KEY=VALUE, as in --slurm partition=cpu")
+    return key, int(value) if value.isdecimal() else value
+
+
+def _failure(shard: Shard, job: "Job") -> str:
+    """What became of a job that has ended: nothing to say if it did its part."""
+    if job.exception() is None:
+        return ""
+    said = [line for line in (job.stderr() or "").splitlines() if line.startswith("error: ")]
+    return f"shard {shard} has failed ({said[-1].removeprefix('error: ') if said else f'see {job.paths.stderr}'})"
