@@ -1,8 +1,9 @@
 """The shards of a sweep as jobs of a cluster, or as processes of this machine; submitit submits them."""
 
 import importlib.util
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ from fedlap.experiments.shards import Shard
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from submitit import AutoExecutor, Job
+    from submitit import Job
 
 SLURM, LOCAL = "slurm", "local"
 PLACES = (SLURM, LOCAL)
 JOBS = "jobs"  # the folder of what submitit writes: scripts and logs
 LONG = 60 * 24 * 365  # minutes that a process of this machine may take
+UNSAID = {"job_name", "additional_parameters", "setup", "teardown", "srun_args"}  # ours, or no plain values
 CURE = "to get it: pip install submitit, or fedlap[slurm]"
 
 
@@ -39,43 +41,36 @@ class Array:
         wanted = dict(_pair(text) for text in settings)
         if place == LOCAL and wanted:
             raise ConfigError("--slurm: of no use with --on local; leave it out")
-        if place == SLURM and "time" not in wanted:
-            raise ConfigError("--on slurm: expected the minutes that a shard may take, as in --slurm time=240")
         if importlib.util.find_spec("submitit") is None:
             raise ConfigError(f"--on {place}: submitit is not here; {CURE}")
+        if place == SLURM:
+            _check_slurm(wanted)
         return cls(place, count, wanted)
 
-    def executor(self, folder: Path) -> "AutoExecutor":
-        """What submits the jobs; scripts and logs go to this folder."""
+    def submit(self, folder: Path, words: Sequence[str]) -> "dict[Shard, Job]":
+        """Submit the shards of the experiment in a folder; `words` are further words of each one's command."""
         import submitit
+        from submitit.core.utils import CommandFunction, FailedJobError, FailedSubmissionError
 
-        try:
-            executor = submitit.AutoExecutor(folder, cluster=self.place)
-        except RuntimeError as error:
-            raise ConfigError("--on slurm: there is no srun here; expected a machine that can submit jobs") from error
-        known = submitit.SlurmExecutor._valid_parameters()
-        for key in self.settings:
-            if key not in known:
-                raise unknown("key of --slurm", key, sorted(known))
+        executor, jobs = submitit.AutoExecutor(folder / JOBS, cluster=self.place), {}
         if self.place == LOCAL:
             executor.update_parameters(timeout_min=LONG)
         else:
             executor.update_parameters(name="fedlap", **{f"slurm_{key}": self.settings[key] for key in self.settings})
-        return executor
+        try:
+            with executor.batch():
+                for number in range(1, self.count + 1):
+                    command = [sys.executable, "-m", "fedlap", "run", "--resume", str(folder)]
+                    command += ["--shard", f"{number}/{self.count}", *words]
+                    jobs[Shard(self.count, number)] = executor.submit(CommandFunction(command))
+        except (FailedJobError, FailedSubmissionError) as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"--on slurm: the jobs were refused ({said}); change what --slurm says") from error
+        return jobs
 
     def carry_out(self, folder: Path, words: Sequence[str], console: "Console") -> None:
-        """Submit the shards of the experiment in a folder, say where they are, and wait until all have ended.
-
-        `words` are further words of each shard's command.
-        """
-        from submitit.helpers import CommandFunction
-
-        executor, jobs = self.executor(folder / JOBS), {}
-        with executor.batch():
-            for number in range(1, self.count + 1):
-                command = [sys.executable, "-m", "fedlap", "run", "--resume", str(folder)]
-                command += ["--shard", f"{number}/{self.count}", *words]
-                jobs[Shard(self.count, number)] = executor.submit(CommandFunction(command))
+        """Submit the shards, say where they are, and wait until all have ended."""
+        jobs = self.submit(folder, words)
         array, _, _ = jobs[Shard(self.count, 1)].job_id.partition("_")
         look = f"squeue --job {array} shows them, and " if self.place == SLURM else ""
         console.print(
@@ -87,6 +82,20 @@ class Array:
         failures = [words for shard, job in jobs.items() if (words := _failure(shard, job))]
         if failures:
             raise FedlapError(f"{'; '.join(failures)}; what has finished is kept, and the same command goes on")
+
+
+def _check_slurm(settings: Collection[str]) -> None:
+    """Check that this machine can submit jobs, and that submitit knows each of these settings."""
+    import submitit
+
+    if "time" not in settings:
+        raise ConfigError("--on slurm: expected the minutes that a shard may take, as in --slurm time=240")
+    known = submitit.SlurmExecutor._valid_parameters() - UNSAID
+    for key in settings:
+        if key not in known:
+            raise unknown("key of --slurm", key, sorted(known))
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise ConfigError("--on slurm: no sbatch and srun on this machine; expected one that can submit jobs")
 
 
 def _pair(text: str) -> tuple[str, Any]:
