@@ -60,24 +60,23 @@ def found(path: Path) -> dict[Shard, Path]:
 Units = list[list[Cell]]  # cells that stay together
 
 
-def deal(stages: Iterable[Units], shard: Shard) -> list[list[Cell]]:
-    """The cells of a shard, of each stage: the longest unit first, each to the shard with the least to do so far.
+def deal(stages: Iterable[Units], shard: Shard) -> list[Cell]:
+    """The cells of a shard: of each stage the longest unit first, each to the shard with the least to do so far.
 
     A later stage changes nothing about an earlier one: it may become known when that has run. No cell is dealt twice.
     """
     loads, dealt, mine = [0.0] * shard.count, set(), []
     for units in stages:
-        mine.append([])
         fresh = []
         for unit in units:
             cells = {cell.digest: cell for cell in unit if cell.digest not in dealt}
             dealt |= set(cells)
-            fresh.append((sum(cell.cost for cell in cells.values()), list(cells.values())))
+            fresh.append((sum(cell.cost for cell in cells.values()), cells.values()))
         for cost, cells in sorted(fresh, key=lambda item: -item[0]):
-            least = min(range(shard.count), key=loads.__getitem__)
+            least = loads.index(min(loads))
             loads[least] += cost
             if least == shard.number - 1:
-                mine[-1] += cells
+                mine += cells
     return mine
 
 
@@ -111,11 +110,10 @@ def part(
     final = sweep.final(chosen)
     if shard is None:
         return Part(search, final, awaited)
-    known, waited = [], []  # without a search, or after it
-    for cell in final:
-        (known if sweep.finals == "all" or cell.algorithm in alone else waited).append(cell)
-    search, *stages = deal([_units(cells, shard.count, small) for cells in (search, known, waited)], shard)
-    return Part(search, [cell for cells in stages for cell in cells], awaited)
+    known = lambda cell: sweep.finals == "all" or cell.algorithm in alone  # without a search
+    stages = [*search, *filter(known, final)], [cell for cell in final if not known(cell)]
+    mine = deal([_units(cells, shard.count, small) for cells in stages], shard)
+    return Part([cell for cell in mine if cell.held_out], [cell for cell in mine if not cell.held_out], awaited)
 
 
 def _units(cells: list[Cell], count: int, small: Callable[[Cell], bool]) -> Units:
