@@ -17,7 +17,7 @@ from fedlap.experiments import results, shards
 from fedlap.experiments import sweep as cells
 from fedlap.experiments.results import Curve, Result
 from fedlap.experiments.runner import carry_out
-from fedlap.experiments.shards import Awaiting, Merged, Shard
+from fedlap.experiments.shards import Awaiting, Gathered, SweepShard
 from fedlap.experiments.summary import summarise, winners
 from sweeping import TABLE, make, run
 
@@ -36,8 +36,8 @@ fedavg = {}
 """
 
 
-def part(sweep, shard, found=None, small=False):
-    return shards.part(sweep, None, found or {}, shard, lambda cell: small)
+def share(sweep, shard, found=None, small=False):
+    return shards.share(sweep, None, found or {}, shard, lambda cell: small)
 
 
 def made(cell, accuracy=0.5):
@@ -57,18 +57,18 @@ def digests(members):
 @pytest.mark.parametrize("count", [1, 2, 3, 25])
 def test_every_run_has_one_shard(count, small):
     sweep = make(every={"epochs": [1, 2, 7]})
-    parts = [part(sweep, Shard(count, number), small=small) for number in range(1, count + 1)]
+    parts = [share(sweep, SweepShard(count, number), small=small) for number in range(1, count + 1)]
     dealt = [digest for each in parts for digest in digests([*each.search, *each.final])]
     assert sorted(dealt) == sorted(digests([*sweep.search(), *sweep.final()]))
     assert [digests(each.search) for each in parts] == [
-        digests(part(sweep, Shard(count, number), small=small).search) for number in range(1, count + 1)
+        digests(share(sweep, SweepShard(count, number), small=small).search) for number in range(1, count + 1)
     ]
 
 
 def test_shards_have_as_much_to_do_as_each_other():
     """By cost, not by number: runs of 40 epochs are few and long."""
     sweep = make(every={"epochs": [1, 2, 3, 40]}, search_seeds=list(range(12)))
-    parts = [part(sweep, Shard(4, number)) for number in range(1, 5)]
+    parts = [share(sweep, SweepShard(4, number)) for number in range(1, 5)]
     loads = [sum(cell.cost for cell in (*each.search, *each.final)) for each in parts]
     assert max(loads) - min(loads) <= min(cell.cost for cell in sweep.search()) * 3
 
@@ -76,16 +76,16 @@ def test_shards_have_as_much_to_do_as_each_other():
 def test_seeds_of_a_small_model_stay_together_while_there_is_a_setting_for_each_shard():
     sweep = make()
     for number in (1, 2, 3):
-        dealt = part(sweep, Shard(3, number), small=True).search
+        dealt = share(sweep, SweepShard(3, number), small=True).search
         assert set(Counter((cell.algorithm, str(cell.setting)) for cell in dealt).values()) == {2}
     for number in range(1, 21):  # 12 settings, searched and trained on all rows, of 2 seeds
-        dealt = part(sweep, Shard(20, number), small=True)
+        dealt = share(sweep, SweepShard(20, number), small=True)
         assert 1 <= len([*dealt.search, *dealt.final]) <= 2
 
 
 def test_a_run_that_two_settings_stand_for_is_dealt_once():
     cell = make().search()[0]
-    assert [shards.deal([[[cell], [cell]], [[cell]]], Shard(2, number)) for number in (1, 2)] == [[cell], []]
+    assert [shards.deal([[[cell], [cell]], [[cell]]], SweepShard(2, number)) for number in (1, 2)] == [[cell], []]
 
 
 def test_winners_wait_for_the_search_of_all_shards_and_change_nothing_about_what_was_dealt():
@@ -93,8 +93,8 @@ def test_winners_wait_for_the_search_of_all_shards_and_change_nothing_about_what
     sweep = cells.make("tiny", {**table, "sweep": {"finals": "winners", "fedavg": {"epochs": [1, 2]}}})
     searched = {cell.digest: made(cell, accuracy=0.5 + 0.1 * (cell.epochs == 2)) for cell in sweep.search()}
     early = dict(list(searched.items())[1:])
-    before = [part(sweep, Shard(3, number), early) for number in (1, 2, 3)]
-    after = [part(sweep, Shard(3, number), searched) for number in (1, 2, 3)]
+    before = [share(sweep, SweepShard(3, number), early) for number in (1, 2, 3)]
+    after = [share(sweep, SweepShard(3, number), searched) for number in (1, 2, 3)]
     assert {each.awaited for each in before} == {1} and {each.awaited for each in after} == {0}
     assert {cell.algorithm for each in before for cell in each.final} == {
         "fedlap",
@@ -123,23 +123,23 @@ def test_shards_carry_out_a_sweep_and_a_call_without_one_puts_them_together(tmp_
     section = {"finals": "winners", "search_seeds": [1], "every": {"epochs": [1, 2]}}
     sweep = cells.make("tiny", {**TABLE, "algorithms": {"fedavg": {}}, "sweep": section})
     path = tmp_path / "tiny.jsonl"
-    first, ran = run(sweep, path, shard=Shard(2, 1))
+    first, ran = run(sweep, path, shard=SweepShard(2, 1))
     assert [each.runs for each in first if isinstance(each, Awaiting)] == [1] and len(ran) == 1
     assert {result.held_out for result in ran} == {0.2}
-    second, _ = run(sweep, path, shard=Shard(2, 2))  # the last of the search: it goes on with its share of the winners
+    second, _ = run(sweep, path, shard=SweepShard(2, 2))  # it ends the search, and goes on
     assert not [each for each in second if isinstance(each, Awaiting)]
-    _, ran = run(sweep, path, shard=Shard(2, 1))
+    _, ran = run(sweep, path, shard=SweepShard(2, 1))
     assert {result.held_out for result in ran} == {0.0}
     assert not path.exists()
     events, ran = run(sweep, path)
-    assert isinstance(events[0], Merged) and events[0].absent == () and ran == []
+    assert isinstance(events[0], Gathered) and events[0].absent == () and ran == []
     lines = [json.loads(line)["cell"] for line in path.read_text().splitlines()]
     found = results.load(path)
     assert len(lines) == len(set(lines)) == sum(len(results.load(tmp_path / f"tiny-{k}-of-2.jsonl")) for k in (1, 2))
     assert set(lines) == set(digests([*sweep.search(), *sweep.final(winners(sweep.select(found), sweep))]))
     assert [winner.seeds for winner in summarise(sweep, found)] == [2]
     events, ran = run(sweep, path)  # once more: nothing is counted twice
-    assert events[0] == Merged((Shard(2, 1), Shard(2, 2)), []) and ran == [] and results.load(path) == found
+    assert events[0] == Gathered((SweepShard(2, 1), SweepShard(2, 2)), []) and ran == [] and results.load(path) == found
 
 
 def merged(path):
@@ -168,11 +168,11 @@ def test_what_a_killed_shard_left_half_written_does_not_count(tmp_path):
 
 def test_a_shard_at_work_is_waited_for(tmp_path):
     path = tmp_path / "results.jsonl"
-    with results.writer(Shard(2, 1).file(path)):
+    with results.writer(SweepShard(2, 1).file(path)):
         with pytest.raises(DataError, match=r"results-1-of-2.jsonl: shard 1 of 2 is still at work on it; wait"):
             merged(path)
         with pytest.raises(DataError, match="another process is writing"):
-            next(carry_out(make(), path, shard=Shard(2, 1)))
+            next(carry_out(make(), path, shard=SweepShard(2, 1)))
     assert merged(path).results == []
 
 
@@ -200,12 +200,12 @@ def test_shards_share_a_folder_of_one_experiment(tmp_path):
 @pytest.mark.parametrize("text", ["0/8", "9/8", "2-8", "2/", "/8", "-1/8", "2/8/1", "1.5/8", "a/b", "0/0", "２/8", ""])
 def test_a_shard_is_a_number_and_a_count(text):
     with pytest.raises(ConfigError, match=r"--shard .*: expected NUMBER/COUNT .* 2/8"):
-        Shard.parse(text)
+        SweepShard.parse(text)
 
 
 def test_a_shard_is_read_as_it_is_written():
-    assert Shard.parse("2/8") == Shard(8, 2) and str(Shard(8, 2)) == "2 of 8"
-    assert Shard(8, 2).file(Path("a/results.jsonl")) == Path("a/results-2-of-8.jsonl")
+    assert SweepShard.parse("2/8") == SweepShard(8, 2) and str(SweepShard(8, 2)) == "2 of 8"
+    assert SweepShard(8, 2).file(Path("a/results.jsonl")) == Path("a/results-2-of-8.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_slurm_gets_an_array_of_jobs_with_what_it_was_told(tmp_path, monkeypatch
     for line in ("--array=0-2", "--time=240", "--partition=cpu", "--cpus-per-task=4", "--job-name=fedlap"):
         assert f"#SBATCH {line}" in given
     assert [job.job_id for job in jobs.values()] == ["7_0", "7_1", "7_2"]
-    command = jobs[Shard(3, 2)].submission().function.command
+    command = jobs[SweepShard(3, 2)].submission().function.command
     assert command[1:] == ["-m", "fedlap", "run", "--resume", str(tmp_path / "out"), "--shard", "2/3", "--jobs", "4"]
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho invalid partition specified: cpu >&2; exit 1\n")
     with pytest.raises(ConfigError, match=r"refused \(.*invalid partition specified: cpu.*change what --slurm"):

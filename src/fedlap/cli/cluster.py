@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlap.errors import ConfigError, FedlapError, unknown
-from fedlap.experiments.shards import Shard
+from fedlap.experiments.shards import SweepShard
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ class Array:
             _check_slurm(wanted)
         return cls(place, count, wanted)
 
-    def submit(self, folder: Path, words: Sequence[str]) -> "dict[Shard, Job]":
+    def submit(self, folder: Path, words: Sequence[str]) -> "dict[SweepShard, Job]":
         """Submit the shards of the experiment in a folder; `words` are further words of each one's command."""
         import submitit
         from submitit.core.utils import CommandFunction, FailedJobError, FailedSubmissionError
@@ -62,7 +62,7 @@ class Array:
                 for number in range(1, self.count + 1):
                     command = [sys.executable, "-m", "fedlap", "run", "--resume", str(folder)]
                     command += ["--shard", f"{number}/{self.count}", *words]
-                    jobs[Shard(self.count, number)] = executor.submit(CommandFunction(command))
+                    jobs[SweepShard(self.count, number)] = executor.submit(CommandFunction(command))
         except (FailedJobError, FailedSubmissionError) as error:
             said = " ".join(str(error).split())
             raise ConfigError(f"--on slurm: the jobs were refused ({said}); change what --slurm says") from error
@@ -71,7 +71,7 @@ class Array:
     def carry_out(self, folder: Path, words: Sequence[str], console: "Console") -> None:
         """Submit the shards, say where they are, and wait until all have ended."""
         jobs = self.submit(folder, words)
-        array, _, _ = jobs[Shard(self.count, 1)].job_id.partition("_")
+        array, _, _ = jobs[SweepShard(self.count, 1)].job_id.partition("_")
         look = f"squeue --job {array} shows them, and " if self.place == SLURM else ""
         console.print(
             f"{self.count} shards submitted: {look}{folder / JOBS} has their logs. This command waits for them.",
@@ -106,7 +106,7 @@ def _pair(text: str) -> tuple[str, Any]:
     return key, int(value) if value.isdecimal() else value
 
 
-def _failure(shard: Shard, job: "Job") -> str:
+def _failure(shard: SweepShard, job: "Job") -> str:
     """What became of a job that has ended: nothing to say if it did its part."""
     if job.exception() is None:
         return ""

@@ -16,7 +16,7 @@ from rich.table import Table
 from fedlap.cli import screen
 from fedlap.experiments.results import Result
 from fedlap.experiments.runner import Advanced, Event, Finished, Planned
-from fedlap.experiments.shards import Awaiting, Merged
+from fedlap.experiments.shards import Awaiting, Gathered
 from fedlap.experiments.summary import Text
 from fedlap.experiments.sweep import Cell, Sweep
 
@@ -151,7 +151,7 @@ class Display:
 
     def show(self, event: Event) -> None:
         """Take in an event."""
-        if isinstance(event, (Merged, Awaiting)):
+        if isinstance(event, (Gathered, Awaiting)):
             self.console.print(_of_shards(event), soft_wrap=True, highlight=False)
             return
         if isinstance(event, Planned):
@@ -199,7 +199,7 @@ class Display:
         return "; ".join([remaining, *self.running.values()])
 
 
-def _of_shards(event: Merged | Awaiting) -> str:
+def _of_shards(event: Gathered | Awaiting) -> str:
     """A line about shards."""
     if isinstance(event, Awaiting):
         return (

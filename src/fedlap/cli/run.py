@@ -11,7 +11,7 @@ from fedlap.cli.data import DataDir
 
 if TYPE_CHECKING:
     from fedlap.cli.cluster import Array
-    from fedlap.experiments.shards import Shard
+    from fedlap.experiments.shards import SweepShard
     from fedlap.experiments.sweep import Sweep
 
 Settings = Annotated[
@@ -59,9 +59,9 @@ def run(
     from fedlap.errors import ConfigError
     from fedlap.experiments import results, spec
     from fedlap.experiments import sweep as cells
-    from fedlap.experiments.shards import Shard, found
+    from fedlap.experiments.shards import SweepShard, found
 
-    part = None if shard is None else Shard.parse(shard)
+    part = None if shard is None else SweepShard.parse(shard)
     array = None if on is None else cluster.Array.of(on, shards, slurm or [])
     if array is None and (shards is not None or slurm):
         raise ConfigError("--shards and --slurm are of jobs to submit; say where, with --on slurm")
@@ -103,9 +103,9 @@ def sweep(
 ) -> None:
     """As run, into one file of results: every setting and seed once, and a second call runs what is missing."""
     from fedlap.experiments import sweep as cells
-    from fedlap.experiments.shards import Shard
+    from fedlap.experiments.shards import SweepShard
 
-    part = None if shard is None else Shard.parse(shard)
+    part = None if shard is None else SweepShard.parse(shard)
     wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
     bring_data(wanted, data_dir)
     file = output or Path("results") / f"{wanted.name}.jsonl"
@@ -176,7 +176,7 @@ def train(
 
 
 def train_shard(
-    sweep: "Sweep", file: Path, data_dir: Path | None, jobs: int | None, shard: "Shard", whole: str
+    sweep: "Sweep", file: Path, data_dir: Path | None, jobs: int | None, shard: "SweepShard", whole: str
 ) -> None:
     """Carry out what the shards' files lack of one shard; `whole` puts all of them together."""
     from fedlap.stopping import resumable
@@ -223,7 +223,7 @@ def _follow(
     jobs: int | None,
     quick: dict | None = None,
     version: str = __version__,
-    shard: "Shard | None" = None,
+    shard: "SweepShard | None" = None,
 ) -> None:
     """Carry out what the file of results lacks, and show it; `place` is where people look for it."""
     import jax

@@ -26,7 +26,7 @@ from fedlap.data.federation import Federation
 from fedlap.engines import brief, small
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.results import Curve, Result, precision, writer
-from fedlap.experiments.shards import Awaiting, Merged, Shard, merge, others, part
+from fedlap.experiments.shards import Awaiting, Gathered, SweepShard, merge, others, share
 from fedlap.experiments.sweep import Cell, Sweep
 from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
@@ -295,7 +295,7 @@ class Planned(NamedTuple):
         return [cell for job in self.jobs for cell in job]
 
 
-Event = Merged | Planned | Advanced | Finished | Awaiting
+Event = Gathered | Planned | Advanced | Finished | Awaiting
 
 
 def carry_out(
@@ -305,7 +305,7 @@ def carry_out(
     jobs: int | None = None,
     quick: dict[str, list[Table]] | None = None,
     version: str = __version__,
-    shard: Shard | None = None,
+    shard: SweepShard | None = None,
 ) -> Iterator[Event]:
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
 
@@ -325,7 +325,7 @@ def carry_out(
         results = serving(earlier)
         for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
             results = serving(others(path, shard)) | results
-            now = part(sweep, quick, results, shard, partial(is_small, conditions=conditions))
+            now = share(sweep, quick, results, shard, partial(is_small, conditions=conditions))
             later = [] if phase == "final" else None if now.awaited and not shard else _missing(now.final, results)
             cells = now.search if phase == "search" else now.final
             plan, carry = _plan(phase, cells, later, results, conditions, jobs)

@@ -24,14 +24,14 @@ from fedlap.settings import Table
 
 
 @dataclass(frozen=True, order=True)
-class Shard:
+class SweepShard:
     """One of so many parts of a sweep, counted from 1."""
 
     count: int
     number: int
 
     @classmethod
-    def parse(cls, text: str) -> "Shard":
+    def parse(cls, text: str) -> "SweepShard":
         """The shard that `2/8` stands for."""
         match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         number, count = map(int, match.groups()) if match else (0, 0)
@@ -47,12 +47,12 @@ class Shard:
         return f"{self.number} of {self.count}"
 
 
-def found(path: Path) -> dict[Shard, Path]:
+def found(path: Path) -> dict[SweepShard, Path]:
     """The files of shards that lie beside a file of results, whatever the number of shards was."""
     name = re.compile(rf"{re.escape(path.stem)}-([0-9]{{1,6}})-of-([0-9]{{1,6}}){re.escape(path.suffix)}")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     matches = {each: match for each in beside if (match := name.fullmatch(each.name))}
-    return dict(sorted((Shard(int(match[2]), int(match[1])), each) for each, match in matches.items()))
+    return dict(sorted((SweepShard(int(match[2]), int(match[1])), each) for each, match in matches.items()))
 
 
 # The runs of a shard --------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def found(path: Path) -> dict[Shard, Path]:
 Units = list[list[Cell]]  # cells that stay together
 
 
-def deal(stages: Iterable[Units], shard: Shard) -> list[Cell]:
+def deal(stages: Iterable[Units], shard: SweepShard) -> list[Cell]:
     """The cells of a shard: of each stage the longest unit first, each to the shard with the least to do so far.
 
     A later stage changes nothing about an earlier one: it may become known when that has run. No cell is dealt twice.
@@ -80,7 +80,7 @@ def deal(stages: Iterable[Units], shard: Shard) -> list[Cell]:
     return mine
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """The cells of a sweep, or of a shard of it, in each phase: as far as they are known."""
 
     search: list[Cell]
@@ -88,13 +88,13 @@ class Part(NamedTuple):
     awaited: int  # runs of the search, of any shard, that are missing to name the winners; 0 if they are in `final`
 
 
-def part(
+def share(
     sweep: Sweep,
     quick: dict[str, list[Table]] | None,
     results: Mapping[str, Result],
-    shard: Shard | None,
+    shard: SweepShard | None,
     small: Callable[[Cell], bool],
-) -> Part:
+) -> Share:
     """The cells that follow from the results so far; of a shard, its own.
 
     `quick` is a {algorithm: settings} to train on all rows at once, without a search; `small` says of a cell whether
@@ -109,11 +109,11 @@ def part(
         chosen = alone if awaited else winners(sweep.select(results.values()), sweep)
     final = sweep.final(chosen)
     if shard is None:
-        return Part(search, final, awaited)
+        return Share(search, final, awaited)
     known = lambda cell: sweep.finals == "all" or cell.algorithm in alone  # without a search
     stages = [*search, *filter(known, final)], [cell for cell in final if not known(cell)]
     mine = deal([_units(cells, shard.count, small) for cells in stages], shard)
-    return Part([cell for cell in mine if cell.held_out], [cell for cell in mine if not cell.held_out], awaited)
+    return Share([cell for cell in mine if cell.held_out], [cell for cell in mine if not cell.held_out], awaited)
 
 
 def _units(cells: list[Cell], count: int, small: Callable[[Cell], bool]) -> Units:
@@ -127,17 +127,17 @@ def _units(cells: list[Cell], count: int, small: Callable[[Cell], bool]) -> Unit
 # The results of all shards --------------------------------------------------------------------------------------------
 
 
-class Merged(NamedTuple):
+class Gathered(NamedTuple):
     """The event of results of shards that were put into the file of the whole sweep."""
 
-    shards: tuple[Shard, ...]  # that have a file
+    shards: tuple[SweepShard, ...]  # that have a file
     results: list[Result]  # that were new
 
     @property
-    def absent(self) -> tuple[Shard, ...]:
+    def absent(self) -> tuple[SweepShard, ...]:
         """The shards that have no file, of every number of shards of which some have."""
         counts = sorted({shard.count for shard in self.shards})
-        wanted = (Shard(count, number) for count in counts for number in range(1, count + 1))
+        wanted = (SweepShard(count, number) for count in counts for number in range(1, count + 1))
         return tuple(shard for shard in wanted if shard not in self.shards)
 
 
@@ -147,14 +147,14 @@ class Awaiting(NamedTuple):
     runs: int  # of the search that are missing
 
 
-def others(path: Path, shard: Shard | None) -> list[Result]:
+def others(path: Path, shard: SweepShard | None) -> list[Result]:
     """The results in the files of all others, who may be at work on them; a call without a shard has merged them."""
     if shard is None:
         return []
     return [run for file in (path, *found(path).values()) if file != shard.file(path) for run in load(file)]
 
 
-def merge(path: Path, earlier: Iterable[Result], append: Callable[[Iterable[Result]], None]) -> Merged | None:
+def merge(path: Path, earlier: Iterable[Result], append: Callable[[Iterable[Result]], None]) -> Gathered | None:
     """Append to a file of results those of shards that it lacks, each run once; None if there are no shards."""
     files, known, fresh = found(path), {_key(run) for run in earlier}, {}
     for shard, file in files.items():
@@ -163,7 +163,7 @@ def merge(path: Path, earlier: Iterable[Result], append: Callable[[Iterable[Resu
                 fresh.setdefault(_key(run), run)
     if fresh:
         append(fresh.values())
-    return Merged(tuple(files), list(fresh.values())) if files else None
+    return Gathered(tuple(files), list(fresh.values())) if files else None
 
 
 def _key(run: Result) -> tuple:
@@ -171,7 +171,7 @@ def _key(run: Result) -> tuple:
     return run.cell, run.precision, run.revision, frozenset(run.curves)
 
 
-def _ended(shard: Shard, file: Path) -> list[Result]:
+def _ended(shard: SweepShard, file: Path) -> list[Result]:
     """The results of a shard that nobody carries out at the moment."""
     with open(file, "rb") as opened:
         try:
