@@ -1,15 +1,18 @@
 """The shards of a sweep as jobs of a cluster, or as processes of this machine; submitit submits them."""
 
 import importlib.util
+import os
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlap.errors import ConfigError, FedlapError, unknown
 from fedlap.experiments.shards import SweepShard
+from fedlap.files import results_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 SLURM, LOCAL = "slurm", "local"
 PLACES = (SLURM, LOCAL)
 JOBS = "jobs"  # the folder of what submitit writes: scripts and logs
+LOG = "submitit.log"
 LONG = 60 * 24 * 365  # minutes that a process of this machine may take
 UNSAID = {"job_name", "additional_parameters", "setup", "teardown", "srun_args"}  # ours, or no plain values
 CURE = "to get it: pip install submitit, or fedlap[slurm]"
@@ -58,7 +62,7 @@ class Array:
         else:
             executor.update_parameters(name="fedlap", **{f"slurm_{key}": self.settings[key] for key in self.settings})
         try:
-            with executor.batch():
+            with _stderr_to(folder / JOBS / LOG), executor.batch():
                 for number in range(1, self.count + 1):
                     command = [sys.executable, "-m", "fedlap", "run", "--resume", str(folder)]
                     command += ["--shard", f"{number}/{self.count}", *words]
@@ -67,6 +71,11 @@ class Array:
             said = " ".join(str(error).split())
             raise ConfigError(f"--on slurm: the jobs were refused ({said}); change what --slurm says") from error
         return jobs
+
+    def after_a_stop(self, folder: Path) -> str:
+        """How to go on when the command that waits is stopped: processes of this machine stop with it."""
+        jobs = "the jobs go on, and when they have ended, " if self.place == SLURM else ""
+        return f"{jobs}fedlap run --resume {folder} puts their results together and carries out the rest"
 
     def carry_out(self, folder: Path, words: Sequence[str], console: "Console") -> None:
         """Submit the shards, say where they are, and wait until all have ended."""
@@ -81,7 +90,9 @@ class Array:
         )
         failures = [words for shard, job in jobs.items() if (words := _failure(shard, job))]
         if failures:
-            raise FedlapError(f"{'; '.join(failures)}; what has finished is kept, and the same command goes on")
+            again = f"fedlap run --resume {folder} --on {self.place} --shards {self.count}"
+            again += "".join(f" --slurm {key}={value}" for key, value in self.settings.items())
+            raise FedlapError(f"{'; '.join(failures)}; what has finished is kept, and {again} goes on")
 
 
 def _check_slurm(settings: Collection[str]) -> None:
@@ -96,6 +107,20 @@ def _check_slurm(settings: Collection[str]) -> None:
             raise unknown("key of --slurm", key, sorted(known))
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError("--on slurm: no sbatch and srun on this machine; expected one that can submit jobs")
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """A block in which new processes write their errors to a file: submitit's own print a trace on Ctrl-C."""
+    results_folder(path.parent)
+    screen = os.dup(2)
+    try:
+        with open(path, "ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
 
 
 def _pair(text: str) -> tuple[str, Any]:

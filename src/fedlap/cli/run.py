@@ -194,7 +194,7 @@ def submit(sweep: "Sweep", array: "Array", folder: Path, data_dir: Path | None, 
 
     words = [] if data_dir is None else ["--data-dir", str(data_dir.absolute())]
     words += [] if jobs is None else ["--jobs", str(jobs)]
-    with resumable(f"a cluster goes on with its jobs; fedlap run --resume {folder} puts their results together"):
+    with resumable(array.after_a_stop(folder)):
         for _ in range(2 if sweep.finals == "winners" and sweep.search() else 1):
             array.carry_out(folder.absolute(), words, Console())
 
