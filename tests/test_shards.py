@@ -270,7 +270,7 @@ def test_jobs_of_this_machine_carry_out_a_sweep(tmp_path):
     assert {result.seed for result in results.load(tmp_path / "out/results.jsonl")} == {1, 2}
     assert "fedavg" in (tmp_path / "out/table.md").read_text()
     with pytest.raises(
-        FedlapError, match=r"shard 1 of 1 has failed \(.*other: cannot be resumed.* --on local --shards 1 goes on"
+        FedlapError, match=r"shard 1 of 1 has failed .*cannot be resumed.* --on local --shards 1 goes on"
     ):
         cluster.Array.of("local", 1, []).carry_out(tmp_path / "other", [], Console())
 
