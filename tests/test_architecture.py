@@ -137,6 +137,7 @@ def test_only_the_flower_folder_imports_flower():
 
 def test_importing_fedlap_brings_nothing_that_is_optional():
     unwanted = ("flwr", "matplotlib", "torch", "ray", "sklearn", "cryptography", "safetensors", "pyarrow", "flax")
+    unwanted += ("submitit",)
     code = f"import sys, fedlap, fedlap.cli.main; print([m for m in {unwanted} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from fedlap.cli import screen
 from fedlap.experiments.results import Result
-from fedlap.experiments.runner import Advanced, Finished, Planned
+from fedlap.experiments.runner import Advanced, Event, Finished, Planned
+from fedlap.experiments.shards import Awaiting, Gathered
 from fedlap.experiments.summary import Text
 from fedlap.experiments.sweep import Cell, Sweep
 
@@ -148,8 +149,11 @@ class Display:
         lost = f", {diverged} of them diverged and are recorded so" if diverged else ""
         self.console.print(f"{finished} runs in {duration}{lost}.")
 
-    def show(self, event: Planned | Advanced | Finished) -> None:
+    def show(self, event: Event) -> None:
         """Take in an event."""
+        if isinstance(event, (Gathered, Awaiting)):
+            self.console.print(_of_shards(event), soft_wrap=True, highlight=False)
+            return
         if isinstance(event, Planned):
             self._plan(event)
         elif isinstance(event, Advanced):
@@ -193,6 +197,21 @@ class Display:
         about = "time left: not known before the second round ends"
         remaining = about if left is None else f"about {_duration(left)} left{self.until}"
         return "; ".join([remaining, *self.running.values()])
+
+
+def _of_shards(event: Gathered | Awaiting) -> str:
+    """A line about shards."""
+    if isinstance(event, Awaiting):
+        return (
+            f"The winners are not known yet: {event.runs} runs of the search are left to other shards. When these have "
+            "finished, the same command carries out its share of the winners' runs on all rows."
+        )
+    lines = [f"{len(event.results)} runs of {len(event.shards)} shards put together."]
+    if event.absent:
+        lines.append(f"No results of shard {', '.join(map(str, event.absent))}: what is missing runs here.")
+    if useless := sum(not result.serves(watch_train=False) for result in event.results):
+        lines.append(f"{useless} of them are in another precision or of an earlier revision, and do not count here.")
+    return " ".join(lines)
 
 
 def show_table(console: Console, text: Text) -> None:

@@ -10,6 +10,8 @@ from fedlap import __version__
 from fedlap.cli.data import DataDir
 
 if TYPE_CHECKING:
+    from fedlap.cli.cluster import Array
+    from fedlap.experiments.shards import SweepShard
     from fedlap.experiments.sweep import Sweep
 
 Settings = Annotated[
@@ -21,6 +23,12 @@ Only = Annotated[
     typer.Option(metavar="KEY=VALUES", help="Only these values of an axis: epochs=1,5; may be repeated."),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs, or batches of runs, at a time; one a core if not given.")]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="NUMBER/COUNT", help="Only this part of the runs, 2/8 say; without it, all are put together."
+    ),
+]
 
 
 def run(
@@ -36,25 +44,51 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Finish the run in this results folder.")] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
+    shard: ShardOf = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="slurm|local", help="Submit the runs as jobs, wait, and put them together.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="How many jobs to submit.")] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="What to tell Slurm: time=240, partition=cpu; may be repeated."),
+    ] = None,
 ) -> None:
     """Train, show the progress, print the table, and write a results folder."""
+    from fedlap.cli import cluster
     from fedlap.errors import ConfigError
     from fedlap.experiments import results, spec
     from fedlap.experiments import sweep as cells
+    from fedlap.experiments.shards import SweepShard, found
 
+    part = None if shard is None else SweepShard.parse(shard)
+    array = None if on is None else cluster.Array.of(on, shards, slurm or [])
+    if array is None and (shards is not None or slurm):
+        raise ConfigError("--shards and --slurm are of jobs to submit; say where, with --on slurm")
+    if array is not None and part is not None:
+        raise ConfigError("--on submits all shards; leave out --shard")
     if resume is not None:
         if arguments or settings or only or output:
             raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
         folder, wanted = resume, results.reopen(resume)
     else:
+        if part is not None and output is None:
+            raise ConfigError("--shard: expected --output too, the same folder for all shards")
         arguments = arguments or []
         file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
         wanted = cells.read(file, arguments, settings or []).narrow(only or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     bring_data(wanted, data_dir)
+    file = folder / results.RESULTS
     if resume is None:  # only now: without its data there is nothing to resume
-        results.begin(wanted, folder)
-    train(wanted, folder / results.RESULTS, data_dir, jobs, f"fedlap run --resume {folder}", folder)
+        begin = results.join if part or array or found(file) else results.begin
+        begin(wanted, folder)
+    if part is not None:
+        train_shard(wanted, file, data_dir, jobs, part, f"fedlap run --resume {folder}")
+        return
+    if array is not None:
+        submit(wanted, array, folder, data_dir, jobs)
+    train(wanted, file, data_dir, jobs, f"fedlap run --resume {folder}", folder)
 
 
 def sweep(
@@ -65,13 +99,20 @@ def sweep(
     output: Annotated[Path | None, typer.Option(help="The results file; results/NAME.jsonl if not given.")] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
+    shard: ShardOf = None,
 ) -> None:
     """As run, into one file of results: every setting and seed once, and a second call runs what is missing."""
     from fedlap.experiments import sweep as cells
+    from fedlap.experiments.shards import SweepShard
 
+    part = None if shard is None else SweepShard.parse(shard)
     wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
     bring_data(wanted, data_dir)
-    train(wanted, output or Path("results") / f"{wanted.name}.jsonl", data_dir, jobs)
+    file = output or Path("results") / f"{wanted.name}.jsonl"
+    if part is None:
+        train(wanted, file, data_dir, jobs)
+    else:
+        train_shard(wanted, file, data_dir, jobs, part, "the same command without --shard")
 
 
 def bring_data(sweep: "Sweep", data_dir: Path | None) -> None:
@@ -134,6 +175,30 @@ def train(
         console.print(f"Written: {folder}/{written}", soft_wrap=True)  # a path in two lines is nothing to copy
 
 
+def train_shard(
+    sweep: "Sweep", file: Path, data_dir: Path | None, jobs: int | None, shard: "SweepShard", whole: str
+) -> None:
+    """Carry out what the shards' files lack of one shard; `whole` puts all of them together."""
+    from fedlap.stopping import resumable
+
+    with resumable("the same command goes on where this stopped"):
+        _follow(sweep, file, shard.file(file), data_dir, jobs, shard=shard)
+    typer.echo(f"Shard {shard} has done its part. When all have: {whole} puts them together and prints the table.")
+
+
+def submit(sweep: "Sweep", array: "Array", folder: Path, data_dir: Path | None, jobs: int | None) -> None:
+    """Have the runs carried out as jobs, the winners' after the search; what is left then is to put them together."""
+    from rich.console import Console
+
+    from fedlap.stopping import resumable
+
+    words = [] if data_dir is None else ["--data-dir", str(data_dir.absolute())]
+    words += [] if jobs is None else ["--jobs", str(jobs)]
+    with resumable(array.after_a_stop(folder)):
+        for _ in range(2 if sweep.finals == "winners" and sweep.search() else 1):
+            array.carry_out(folder.absolute(), words, Console())
+
+
 def watch(
     sweep: "Sweep",
     file: Path,
@@ -158,6 +223,7 @@ def _follow(
     jobs: int | None,
     quick: dict | None = None,
     version: str = __version__,
+    shard: "SweepShard | None" = None,
 ) -> None:
     """Carry out what the file of results lacks, and show it; `place` is where people look for it."""
     import jax
@@ -169,7 +235,7 @@ def _follow(
     if sweep.precision == "float64":
         jax.config.update("jax_enable_x64", True)
     with Display(sweep, place) as display:
-        for event in carry_out(sweep, file, data_dir, jobs, quick, version):
+        for event in carry_out(sweep, file, data_dir, jobs, quick, version, shard):
             display.show(event)
             if isinstance(event, Finished) and not sweep.is_grid:  # a grid is expected to have settings that diverge
                 for text in event.diverged:

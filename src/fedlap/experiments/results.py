@@ -2,6 +2,7 @@
 
 configuration.json     the resolved settings and the version
 results.jsonl          one JSON line a run that has finished: accuracy and NLL after every round, see results.py
+results-2-of-8.jsonl   likewise, of the second of eight shards, see shards.py
 results.jsonl.checkpoints/    the runs under way, each after one of its last rounds; gone when all have finished
 table.md, curves.png   made from results.jsonl when all have finished
 """
@@ -10,6 +11,7 @@ import fcntl
 import json
 import math
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -227,8 +229,24 @@ def begin(sweep: Sweep, folder: Path) -> None:
     """Make the folder of an experiment, and write down in it what is going to happen."""
     if (folder / CONFIGURATION).exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
+    _write_down(sweep, folder)
+
+
+def join(sweep: Sweep, folder: Path) -> None:
+    """Begin the experiment of a folder, unless a shard has; an error if the folder is of another experiment."""
+    if not (folder / CONFIGURATION).exists():
+        _write_down(sweep, folder)
+    theirs, ours = (json.dumps(each.as_dict(), sort_keys=True) for each in (reopen(folder), sweep))
+    if theirs != ours:
+        raise DataError(f"{folder}: holds results of other settings than these; name another folder")
+
+
+def _write_down(sweep: Sweep, folder: Path) -> None:
+    """Write the configuration; shards that begin at the same time, on any machine, write the same one after another."""
     results_folder(folder)
-    files.write(folder / CONFIGURATION, json.dumps({"fedlap": __version__, **sweep.as_dict()}, indent=2))
+    unique = folder / f"{CONFIGURATION}.{socket.gethostname()}-{os.getpid()}"
+    files.write(unique, json.dumps({"fedlap": __version__, **sweep.as_dict()}, indent=2))
+    os.replace(unique, folder / CONFIGURATION)
 
 
 def reopen(folder: Path) -> Sweep:

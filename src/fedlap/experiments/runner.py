@@ -26,7 +26,7 @@ from fedlap.data.federation import Federation
 from fedlap.engines import brief, small
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.results import Curve, Result, precision, writer
-from fedlap.experiments.summary import winners
+from fedlap.experiments.shards import Awaiting, Gathered, SweepShard, merge, others, share
 from fedlap.experiments.sweep import Cell, Sweep
 from fedlap.experiments.workers import on_processes, on_threads
 from fedlap.machine import cores
@@ -295,6 +295,9 @@ class Planned(NamedTuple):
         return [cell for job in self.jobs for cell in job]
 
 
+Event = Gathered | Planned | Advanced | Finished | Awaiting
+
+
 def carry_out(
     sweep: Sweep,
     path: str | Path,
@@ -302,24 +305,29 @@ def carry_out(
     jobs: int | None = None,
     quick: dict[str, list[Table]] | None = None,
     version: str = __version__,
-) -> Iterator[Planned | Advanced | Finished]:
+    shard: SweepShard | None = None,
+) -> Iterator[Event]:
     """Run every cell that the file does not hold yet, and say what happens: Planned, Advanced, Finished.
 
-    `quick` is a {algorithm: settings} to train on all rows at once, without a search; `version` names
-    the code in each line.
+    `quick` is a {algorithm: settings} to train on all rows at once, without a search; `version` names the code in
+    each line. A shard runs its own cells, into a file of its own; without one, the results of shards come first.
     """
     if sweep.precision not in (None, precision()):
         raise ConfigError(f"{sweep.name} is to run in {sweep.precision}, not {precision()}: JAX_ENABLE_X64=1 or 0")
-    conditions = Conditions(data_dir, sweep.watch_train, Path(f"{path}.checkpoints"))
-    with data_kept(), writer(path) as (earlier, append):
-        results = {result.cell: result for result in earlier if result.serves(sweep.watch_train)}
+    path = Path(path)
+    own = shard.file(path) if shard else path
+    conditions = Conditions(data_dir, sweep.watch_train, Path(f"{own}.checkpoints"))
+    serving = lambda runs: {run.cell: run for run in runs if run.serves(sweep.watch_train)}
+    with data_kept(), writer(own) as (earlier, append):
+        if shard is None and (merged := merge(path, earlier, append)):
+            earlier = [*earlier, *merged.results]
+            yield merged
+        results = serving(earlier)
         for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
-            if phase == "search":
-                cells, later = sweep.search(), _missing(sweep.final(), results) if sweep.finals == "all" else None
-            elif quick is None and sweep.finals == "winners":
-                cells, later = sweep.final(winners(sweep.select(results.values()), sweep)), []
-            else:
-                cells, later = sweep.final(quick), []
+            results = serving(others(path, shard)) | results
+            now = share(sweep, quick, results, shard, partial(is_small, conditions=conditions))
+            later = [] if phase == "final" else None if now.awaited and not shard else _missing(now.final, results)
+            cells = now.search if phase == "search" else now.final
             plan, carry = _plan(phase, cells, later, results, conditions, jobs)
             yield plan
             for step in carry:
@@ -329,6 +337,8 @@ def carry_out(
                     step.checkpoint.unlink(missing_ok=True)
                     results.update({result.cell: result for result in step.results})
                 yield step
+            if phase == "final" and now.awaited:
+                yield Awaiting(now.awaited)
         for left in conditions.folder.glob("*.part"):  # of a process that was ended while it wrote
             left.unlink()
     if conditions.folder.exists() and not any(conditions.folder.iterdir()):

@@ -269,6 +269,7 @@ class Sweep:
     def select(self, results: Collection["Result"]) -> list["Result"]:
         """The last result of each of its cells, with the cell's own setting: the result's may be of an older grid.
 
+        They are in the order of the grid, whichever finished first: of settings that do equally well, the first wins.
         All seeds of a setting are of one revision and one precision, so that no mean is of two methods: of the newest
         that has run, in the precision in which most seeds did.
         """
@@ -280,7 +281,8 @@ class Sweep:
                 run = replace(last[digest, precision], setting=settings[digest])
                 alike.setdefault(run.group, {}).setdefault((run.revision, precision), []).append(run)
         best = (max(runs.items(), key=lambda item: (item[0][0], len(item[1]))) for runs in alike.values())
-        return [run for _, runs in best for run in runs]
+        found = {run.cell: run for _, runs in best for run in runs}
+        return [found[digest] for digest in settings if digest in found]
 
     def search(self) -> list[Cell]:
         """The cells to choose by, with validation rows held out: none of an algorithm with one setting."""
