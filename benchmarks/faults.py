@@ -203,7 +203,9 @@ def fill_the_servers_disk(it: Federation) -> None:
     """the disk of the server's database is full for 20 s (needs root)"""
     it.end("server", signal.SIGTERM)
     with small_disk(it.study.folder / "state" / "server") as fill:
+        before = it.processes.read("server").count("ready.")
         demo.start_server(it.processes, it.study)
+        wait(lambda: it.processes.read("server").count("ready.") > before, it)
         fill(20)
         wait(lambda: it.rounds() > STRIKE, it)
         it.end("server", signal.SIGTERM)

@@ -95,7 +95,7 @@ class GridTransport:
                     yield member, reply
             except httpx.HTTPError as error:
                 if not lost:
-                    self.tell(f"{_in_words(error, self.study.address)}; trying again every second")
+                    self.tell(f"{_in_words(error, self.study.address)} trying again every second")
                 lost = True
                 self.close()
                 time.sleep(1)
@@ -179,7 +179,7 @@ def _in_words(error: httpx.HTTPError, address: str) -> str:
     """Why the server is not to be asked."""
     if isinstance(error, httpx.HTTPStatusError):
         status = error.response.status_code
-        return f"the server at {address} cannot answer (status {status}); the window of `fedlap server` says why"
+        return f"the server at {address} cannot answer (status {status}); the window of `fedlap server` says why;"
     return f"no connection to the server at {address} ({type(error).__name__}); is `fedlap server` running here?"
 
 
