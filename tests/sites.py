@@ -60,7 +60,7 @@ def simulate(terms, engine="sequential", absent=None, federation=FEDERATION):
     state = run.init()
     for round in range(terms.last_round + 1):
         drawn = np.array([name not in (absent or {}).get(round, ()) for name in NAMES])
-        state = run.step(state, Plan(drawn, draw_batches(terms.method.solver, federation, drawn, SEED, round)))
+        state = run.step(state, Plan(drawn, draw_batches(terms.method.solver, federation, drawn, SEED, round).all()))
     return state
 
 

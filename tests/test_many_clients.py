@@ -9,7 +9,6 @@ import pytest
 import fedlap
 from fedlap.engines import sequential, vectorised
 from fedlap.engines.round import initial
-from fedlap.engines.setup import Plan
 
 
 def many(count, names=None):
@@ -42,11 +41,10 @@ def test_a_program_is_no_longer_for_more_clients():
     def lengths(count):
         run = simulation(many(count))
         state = run.init()
-        drawn, batches = run.plan(0)
-        plan = Plan(np.float64(drawn), batches)
+        moved = vectorised.Moved.of(*run.plan(0))
         traced = {
             "initial": jax.make_jaxpr(initial)(run.setup),
-            "round": jax.make_jaxpr(vectorised.federated_round)(run.setup, state, plan),
+            "round": jax.make_jaxpr(vectorised.federated_round)(run.setup, state, moved),
         }
         return {name: operands(program.jaxpr) for name, program in traced.items()}
 

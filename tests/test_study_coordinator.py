@@ -392,5 +392,5 @@ def test_a_checkpoint_of_another_study_is_refused(tmp_path):
 
 def test_batches_of_one_client_do_not_depend_on_the_others():
     everyone, one = np.ones(3, bool), np.array([False, True, False])
-    both = [draw_batches(sites.SOLVER, sites.FEDERATION, drawn, 0, 5) for drawn in (everyone, one)]
-    assert np.array_equal(both[0].rows[1], both[1].rows[1]) and both[0].steps[1] == both[1].steps[1]
+    both = [draw_batches(sites.SOLVER, sites.FEDERATION, drawn, 0, 5).all() for drawn in (everyone, one)]
+    assert np.array_equal(both[0].rows[1], both[1].rows[0]) and both[0].steps[1] == both[1].steps[0]

@@ -46,6 +46,14 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
+def memory() -> int:
+    """How many bytes of memory there are for this process: the machine's, or fewer in a container."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 33
+    with suppress(OSError, ValueError):
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return whole
+
+
 def stay_on(numbers: Iterable[int]) -> None:
     """Keep this process on the cores of these numbers, where the system can.
 

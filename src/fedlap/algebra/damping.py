@@ -7,10 +7,10 @@ With Σ_k ρ_k = 1 the server's new mean is an average of the clients', so both 
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from fedlap.algebra.pytrees import is_traced, pytree, static
+from fedlap.arrays import Array
 from fedlap.checks import is_number
 from fedlap.domains import WHOLE, Domain, as_real
 from fedlap.errors import ConfigError, unknown
@@ -72,9 +72,9 @@ def damping(rho: Any, k: Any) -> Any:
     return rho(k) if callable(rho) else rho
 
 
-def ahead(V: Any, reached: jax.Array) -> Any:
-    """Σ_k V_k / reached_k: what Σ_k V_k tends to. A client that was never drawn adds nothing."""
-    return V.combine(jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0))
+def undamped(V: Any, reached: Array) -> Any:
+    """V_k / reached_k: what a damped V_k tends to. A client that was never drawn adds nothing."""
+    return V * jnp.where(reached > 0, 1 / jnp.where(reached > 0, reached, 1), 0)
 
 
 RULES = {"evenly": evenly, "by_share": by_share}

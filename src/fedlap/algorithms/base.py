@@ -105,6 +105,18 @@ class Client(NamedTuple):
     argmin: Callable[[Callable[[Any, "Client"], Any], Any], Any]
 
 
+class Received(NamedTuple):
+    """All that the server's line may ask of what clients have sent. A term is a function of one client's contribution.
+
+    `c.sum(lambda k: k.v)` is Σ_k v_k. A term reads the contribution and the algorithm's own numbers, and no other sum:
+    where clients are many, each part of them is added up by itself, before the line is run.
+    """
+
+    sum: Callable[[Callable[[Any], Any]], Any]  # Σ_k term, over all clients: of each the last that it has sent
+    average: Callable[..., Any]  # of a term, over the clients drawn in this round, by the weights that another term says
+    gather: Callable[[Callable[[Any], SoftLabels]], SoftLabels]  # all clients' labels, added up point by point
+
+
 class Server(NamedTuple):
     """All that an algorithm may ask of the server."""
 
@@ -114,8 +126,7 @@ class Server(NamedTuple):
     zeros: Vector
     identity: Callable[[str], Any]  # I, "diagonal" or "full"
     unlabelled: SoftLabels  # the soft labels of a client that has not spoken
-    average: Callable[..., Any]  # of the clients drawn in this round, by weight
-    gather: Callable[[SoftLabels], SoftLabels]  # all clients' labels, added up point by point
+    silence: SoftLabels  # the labels of all memory points before anybody has spoken
     distil: Callable[[Vector, SoftLabels], Any]
     memory_hessian: Callable[[Vector, Any, str], Any]  # Σ mass_i ∇²ℓ(f(x_i; w), w), of all memory points
     argmin: Callable[[Callable[[Any], Any], Any], Any]
@@ -151,8 +162,8 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     def contribution(self, t: T, q: Q, k: Client) -> C: ...
 
     @abstractmethod
-    def server_update(self, g: G, c: C, s: Server) -> G:
-        """q_g after a round. The leaves of c are stacked over all clients, [K, …]: the last that each has sent."""
+    def server_update(self, g: G, c: Received, s: Server) -> G:
+        """q_g after a round, from what the clients have sent."""
 
     def precision(self, g: G) -> Any:
         """How sure the method is by now: `g.precision`, or else `g.S`; None where a method has neither."""

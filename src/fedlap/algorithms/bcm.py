@@ -37,5 +37,5 @@ class BCM(Algorithm[Gaussian, Factor, Laplace, Factor]):
         return t
 
     def server_update(self, g, c, s):
-        S = self.delta + c.V.sum(0)
-        return Gaussian(S.solve(c.v.sum(0)), S)
+        S = self.delta + c.sum(lambda k: k.V)
+        return Gaussian(S.solve(c.sum(lambda k: k.v)), S)

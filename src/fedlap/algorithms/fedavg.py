@@ -25,4 +25,4 @@ class FedAvg(Algorithm[Point, Nothing, Point, Counted]):
         return Counted(q.w, k.n)
 
     def server_update(self, g, c, s):
-        return Point(s.average(c.w, weights=c.n))
+        return Point(c.average(lambda k: k.w, weights=lambda k: k.n))

@@ -50,6 +50,6 @@ class FedDyn(Algorithm[Remembered, Dual, Point, Point]):
         return q
 
     def server_update(self, g, c, s):
-        mean = s.average(c.w)
+        mean = c.average(lambda k: k.w)
         h = g.h + s.participation * (mean - g.w)
         return Remembered(mean + h, h)

@@ -1,6 +1,6 @@
 """FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
 
-from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
 from fedlap.algorithms.base import Algorithm, DampedFactor, DampedGaussian, Laplace, algorithm
@@ -47,5 +47,6 @@ class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
         return t
 
     def server_update(self, g, c, s):
-        S = self.delta + c.V.sum(0)
-        return DampedGaussian(S.solve(c.v.sum(0), near=g.w), S, self.delta + ahead(c.V, c.reached))
+        S = self.delta + c.sum(lambda k: k.V)
+        ahead = self.delta + c.sum(lambda k: undamped(k.V, k.reached))
+        return DampedGaussian(S.solve(c.sum(lambda k: k.v), near=g.w), S, ahead)

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
 from fedlap.algebra.soft_labels import SoftLabels
@@ -50,7 +50,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
         prior = self.delta + nothing
-        g = LabelledGaussian(s.zeros, prior, s.zeros, s.gather(s.unlabelled).mass, prior, prior)
+        g = LabelledGaussian(s.zeros, prior, s.zeros, s.silence.mass, prior, prior)
         return g, LabelledFactor(s.zeros, nothing, s.unlabelled, s.zero)
 
     def broadcast(self, g):
@@ -72,9 +72,11 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
         return t
 
     def server_update(self, g, c, s):
-        v, S, y = c.v.sum(0), self.delta + c.V.sum(0), s.gather(c.y)
+        v, y = c.sum(lambda k: k.v), c.gather(lambda k: k.y)
+        S = self.delta + c.sum(lambda k: k.V)
         m = S.solve(v, near=g.m)
         posterior = square(S, around=m) / 2
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
         memory = self.tau * s.memory_hessian(w, y.mass, self.covariance)
-        return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + ahead(c.V, c.reached) + memory)
+        ahead = self.delta + c.sum(lambda k: undamped(k.V, k.reached)) + memory
+        return LabelledGaussian(w, S, m, y.mass, S + memory, ahead)

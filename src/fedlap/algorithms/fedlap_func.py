@@ -40,7 +40,7 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
     revision = 2  # 1 began the server's argmin at m
 
     def init(self, s, start):
-        return Labelled(s.zeros, s.zeros, s.gather(s.unlabelled).mass), LabelledDual(s.zeros, s.unlabelled)
+        return Labelled(s.zeros, s.zeros, s.silence.mass), LabelledDual(s.zeros, s.unlabelled)
 
     def broadcast(self, g):
         return g._replace(m=None)
@@ -57,7 +57,7 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
         return t
 
     def server_update(self, g, c, s):
-        m, y = c.v.sum(0), s.gather(c.y)
+        m, y = c.sum(lambda k: k.v), c.gather(lambda k: k.y)
         posterior = self.delta / 2 * square(around=m)
         # From FedLap's step, w_g + Σ_k ρ (w_k − w_g). Part of the model is in the labels, so m alone may be a poor one.
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))

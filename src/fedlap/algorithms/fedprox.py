@@ -29,4 +29,4 @@ class FedProx(Algorithm[Point, Nothing, Point, Counted]):
         return Counted(q.w, k.n)
 
     def server_update(self, g, c, s):
-        return Point(s.average(c.w, weights=c.n))
+        return Point(c.average(lambda k: k.w, weights=lambda k: k.n))

@@ -1,6 +1,6 @@
 """Partitioned variational inference (Ashman et al., 2022), eqs. (5) and (6), with diagonal Gaussians."""
 
-from fedlap.algebra.damping import ahead, damping, evenly
+from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algorithms.base import Algorithm, DampedFactor, DampedGaussian, Gaussian, algorithm
@@ -43,5 +43,6 @@ class PVI(Algorithm[DampedGaussian, DampedFactor, Gaussian, DampedFactor]):
         return t
 
     def server_update(self, g, c, s):
-        S = self.delta + c.V.sum(0)
-        return DampedGaussian(S.solve(c.v.sum(0)), S, self.delta + ahead(c.V, c.reached))
+        S = self.delta + c.sum(lambda k: k.V)
+        ahead = self.delta + c.sum(lambda k: undamped(k.V, k.reached))
+        return DampedGaussian(S.solve(c.sum(lambda k: k.v)), S, ahead)

@@ -20,7 +20,7 @@ from fedlap.engines.evaluate import evaluate as metrics
 from fedlap.engines.parties import Batches, Task
 from fedlap.engines.round import State
 from fedlap.engines.setup import Plan, Setup
-from fedlap.engines.vectorised import federated_round
+from fedlap.engines.vectorised import Moved, federated_round
 
 
 class BatchRun(Protocol):
@@ -95,10 +95,10 @@ def advance(prepared: Prepared, states: State, plans: Sequence[Plan]) -> State:
     """One round of every run, by the plan of each seed."""
     rows = stack([plan.batches.rows for plan in plans], fill=-1)
     steps = stack([plan.batches.steps for plan in plans])
-    drawn = np.array([plan.drawn for plan in plans])
-    plan = Plan(np.asarray(drawn, np.float64), Batches(rows.tree, steps.tree))
-    axes = Axes((prepared.setup.axes, Plan(0, Batches(rows.axes, steps.axes))))
-    new = _compiled(axes, prepared.setup.tree, states, plan)
+    moved = [Moved.of(plan.drawn, Batches((), ())) for plan in plans]
+    who = [None, None] if moved[0].drawn is None else [np.stack([m[i] for m in moved]) for i in (0, 1)]
+    axes = Axes((prepared.setup.axes, Moved(0, 0, Batches(rows.axes, steps.axes))))
+    new = _compiled(axes, prepared.setup.tree, states, Moved(*who, Batches(rows.tree, steps.tree)))
     return new._replace(round=states.round + 1)
 
 
@@ -133,13 +133,13 @@ class Axes:
 
 
 @partial(jax.jit, static_argnums=0)
-def _compiled(axes: Axes, setup: Setup, states: State, plan: Plan) -> State:
-    state_axes = states._replace(round=None, server=0, start=0, clients=0)
+def _compiled(axes: Axes, setup: Setup, states: State, moved: Moved) -> State:
+    state_axes = states._replace(round=None, server=0, start=0, clients=0, sums=None)
     setting_axes = replace(setup, method=0, pool=None, shards=None, key=None)
-    setup_axes, plan_axes = axes.tree
+    setup_axes, moved_axes = axes.tree
     over_settings = jax.vmap(federated_round, in_axes=(setting_axes, state_axes, None), out_axes=state_axes)
-    over_seeds = jax.vmap(over_settings, in_axes=(setup_axes, state_axes, plan_axes), out_axes=state_axes)
-    return over_seeds(setup, states, plan)
+    over_seeds = jax.vmap(over_settings, in_axes=(setup_axes, state_axes, moved_axes), out_axes=state_axes)
+    return over_seeds(setup, states, moved)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -9,20 +9,20 @@ import numpy as np
 from fedlap.engines import vectorised
 from fedlap.engines.parties import Batches
 from fedlap.engines.round import State
-from fedlap.engines.setup import Plan, Setup
+from fedlap.engines.setup import Setup
 
-prepare = vectorised.prepare
+prepare, draws_ahead = vectorised.prepare, vectorised.draws_ahead
 
 OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}  # XLA's older loops, LLVM's -O1
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
-    new = compiled_round()(setup, state, Plan(np.asarray(drawn, np.float64), batches))
+    new = compiled_round()(setup, state, vectorised.Moved.of(drawn, batches))
     return new._replace(round=state.round + 1)
 
 
 @functools.cache
-def compiled_round() -> Callable[[Setup, State, Plan], State]:
+def compiled_round() -> Callable[[Setup, State, vectorised.Moved], State]:
     """A round, compiled with those options that the compiler has."""
     return jax.jit(vectorised.federated_round, compiler_options=OPTIONS if _are_known(OPTIONS) else None)
 

@@ -1,6 +1,6 @@
 """The states of all clients where they are kept one by one, read as if they were stacked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,8 @@ from fedlap.arrays import Tree
 class Clients(tuple):
     """A ClientState for each client, and `factor`, `solver` and `contribution` of all of them, [K, …].
 
-    What is stacked is stacked when somebody asks: in a round a client's state is replaced and never copied.
+    What is stacked is stacked when somebody asks: in a round a client's state is replaced and never copied. Where there
+    are many, a contribution that is the factor, or that no sum of the server's needs, is None.
     """
 
     __slots__ = ()
@@ -30,10 +31,37 @@ class Clients(tuple):
     def contribution(self) -> Tree:
         return stack(client.contribution for client in self)
 
+    @classmethod
+    def repeat(cls, client: Tree, count: int) -> "Clients":
+        """So many clients in the same state."""
+        return cls([client] * count)
+
+    def at(self, places: np.ndarray) -> Tree:
+        """The states of some clients, stacked on the host."""
+        return on_host([self[place] for place in places.tolist()])
+
+    def replaced(self, places: np.ndarray, new: Sequence[Tree]) -> "Clients":
+        """All clients, with new states for some."""
+        clients = list(self)
+        for place, client in zip(places.tolist(), new, strict=True):
+            clients[place] = client
+        return Clients(clients)
+
 
 def stack(trees: Iterable[Tree]) -> Tree:
     """Trees of arrays as one, [K, …], copied and not compiled: a program of K arguments takes K² to compile."""
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
+    return jax.tree.map(jnp.asarray, on_host(trees))
+
+
+def on_host(trees: Iterable[Tree]) -> Tree:
+    """Trees of arrays as one, [K, …], in NumPy."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def unstack(stacked: Tree, count: int) -> list[Tree]:
+    """The rows of a stack of so many, one by one."""
+    leaves, structure = jax.tree.flatten(stacked)
+    return [jax.tree.unflatten(structure, [leaf[k] for leaf in leaves]) for k in range(count)]
 
 
 def _flatten_with_keys(clients: Clients) -> tuple[list[tuple[Any, Any]], None]:

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedlap.engines.clients import Clients
 from fedlap.engines.parties import Batches, Moment
-from fedlap.engines.round import ClientState, State, client_round, server_round
-from fedlap.engines.sequential import prepare
+from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.sequential import draws_ahead, prepare
 from fedlap.engines.setup import Setup
 
-__all__ = ["advance", "prepare"]
+__all__ = ["advance", "draws_ahead", "prepare"]
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
@@ -19,10 +19,10 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
     with jax.disable_jit():
         moment, broadcast = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
-        def on_client(k: int, client: ClientState) -> ClientState:
-            shard, client_batches = jax.tree.map(operator.itemgetter(k), (setup.shards, batches))
-            return client_round(setup, broadcast, client, shard, client_batches, moment)
-
-        clients = Clients(on_client(k, client) if drawn[k] else client for k, client in enumerate(state.clients))
-        server = server_round(setup, state.server, clients.contribution, np.asarray(drawn, np.float64))
-        return State(state.round + 1, server, server.w, clients)
+        clients = list(state.clients)
+        for place, k in enumerate(np.flatnonzero(drawn)):
+            shard = jax.tree.map(operator.itemgetter(k), setup.shards)
+            own = jax.tree.map(operator.itemgetter(place), batches)
+            clients[k] = client_round(setup, broadcast, clients[k], shard, own, moment)
+        server = server_round(setup, state.server, Clients(clients).contribution, np.asarray(drawn, np.float64))
+        return State(state.round + 1, server, server.w, Clients(clients))

@@ -64,10 +64,14 @@ class Shard(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The minibatches of one client in one round, padded at the end."""
+    """The minibatches of one client in one round, padded at the end; or of several, stacked."""
 
     rows: Any  # [steps_max, batch]
     steps: Any
+
+    def at(self, places: np.ndarray) -> "Batches":
+        """Those of some of several clients."""
+        return Batches(self.rows[places], self.steps[places])
 
 
 class Moment(NamedTuple):
@@ -127,14 +131,9 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
     return whole, minibatch
 
 
-def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
-    """The server for one round."""
+def server(setup: "Setup", zeros: Vector, participation: Number) -> Server:
+    """The server for one round, of which a fraction of the clients is part."""
     task, pool, shards = setup.task, setup.pool, setup.shards
-    memory = Memory(pool.memory, shards.places)
-
-    def average(stacked: Tree, weights: Array | None = None) -> Tree:
-        shares = drawn if weights is None else drawn * weights
-        return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1) / shares.sum(), stacked)
 
     def argmin(function: Callable[[Tree], Array], start: Tree) -> Tree:
         return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)
@@ -147,13 +146,12 @@ def server(setup: "Setup", zeros: Vector, drawn: Array | np.ndarray) -> Server:
     points, dtype = shards.places.shape[-1], shards.weights.dtype
     return Server(
         count=setup.count,
-        participation=drawn.mean(),
+        participation=participation,
         zero=jnp.zeros((), dtype),
         zeros=zeros,
         identity=lambda structure: identity(structure, zeros, setup.count),
         unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, setup.classes), dtype)),
-        average=average,
-        gather=memory.place,
+        silence=SoftLabels(jnp.zeros(len(pool.memory), dtype), jnp.zeros((len(pool.memory), setup.classes), dtype)),
         distil=distillation(task, pool.memory),
         memory_hessian=memory_hessian,
         argmin=argmin,

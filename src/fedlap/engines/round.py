@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import AnyAlgorithm, Client
+from fedlap.algorithms.base import AnyAlgorithm, Client, Received
 from fedlap.arrays import Array, Tree
-from fedlap.engines import parties
+from fedlap.engines import parties, sums
 from fedlap.solvers import Problem, ServerSolver, Solver
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class State(NamedTuple):
     server: Any  # what the algorithm calls q_g
     start: Vector
     clients: Any  # factor, solver and contribution of every client, [K, …]: a ClientState, stacked, or Clients
+    sums: Any = ()  # what the server's line adds up over all clients, where they are too many to do it anew
 
 
 class Method(NamedTuple):
@@ -47,8 +48,10 @@ class Method(NamedTuple):
 class Engine(Protocol):
     """What is asked of an engine, each of them a module."""
 
-    def prepare(self, state: State, count: int) -> State: ...
-    def advance(self, setup: "Setup", state: State, drawn: np.ndarray, batches: parties.Batches) -> State: ...
+    @property
+    def draws_ahead(self) -> bool: ...  # whether minibatches are drawn before a round, and not by the engine
+    def prepare(self, setup: "Setup", state: State) -> State: ...
+    def advance(self, setup: "Setup", state: State, drawn: np.ndarray, batches: Any) -> State: ...
 
 
 def client_round(
@@ -72,10 +75,20 @@ def client_round(
     return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
-def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array | np.ndarray) -> Any:
-    """Line 3 of an algorithm, on the server."""
-    zeros = jax.tree.map(jnp.zeros_like, server.w)
-    return setup.method.algorithm.server_update(server, contributions, parties.server(setup, zeros, drawn))
+def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array | None) -> Any:
+    """Line 3 of an algorithm, on the server that has the last contribution of every client, [K, …].
+
+    `drawn` says who took part in this round, [K]; None says that all did.
+    """
+    part = sums.Part(contributions, setup.shards.places, setup.pool.memory, drawn)
+    line = server_line(setup, server, 1.0 if drawn is None else drawn.mean())
+    return line(sums.asking(lambda wish: wish.finish(wish.of(part))))
+
+
+def server_line(setup: "Setup", server: Any, participation: Any) -> Callable[[Received], Any]:
+    """Line 3 of an algorithm as a function of what the server has received."""
+    s = parties.server(setup, jax.tree.map(jnp.zeros_like, server.w), participation)
+    return lambda received: setup.method.algorithm.server_update(server, received, s)
 
 
 @jax.jit
@@ -84,7 +97,7 @@ def initial(setup: "Setup") -> State:
     algorithm = setup.method.algorithm
     start = Vector(setup.task.model.init(jax.random.fold_in(setup.key, 0), setup.pool.inputs[:1], setup.classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
-    g, t = algorithm.init(parties.server(setup, zeros, jnp.ones(setup.count)), start)
+    g, t = algorithm.init(parties.server(setup, zeros, 1.0), start)
     shard = jax.tree.map(lambda leaf: leaf[0], setup.shards)
     k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
     broadcast = algorithm.broadcast(g)

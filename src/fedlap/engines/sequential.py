@@ -21,27 +21,31 @@ from fedlap.machine import cores
 
 # Up to so many clients the server's program takes each one's contribution, and adds them up without a copy: thirty
 # times faster for a network. To compile it takes the square of their number, so more are stacked before.
-FEW = 100
+FEW = 32
 
 
-def prepare(state: State, count: int) -> State:
+draws_ahead = True
+
+
+def prepare(setup: Setup, state: State) -> State:
     """The state before the first round, with clients one by one: each is replaced, never copied into a stack."""
-    return state._replace(clients=Clients([state.clients] * count))
+    return state._replace(clients=Clients([state.clients] * setup.count))
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:
     """One round, several clients at a time."""
     moment, broadcast = Moment(state.round, state.start, setup.key), setup.method.algorithm.broadcast(state.server)
 
-    def on_client(k: int) -> ClientState:
-        client_batches = jax.tree.map(lambda leaf: leaf[k], batches)
+    taking_part = np.flatnonzero(drawn).tolist()
+
+    def on_client(place: int) -> ClientState:
+        k, client_batches = taking_part[place], jax.tree.map(lambda leaf: leaf[place], batches)
         return run_client(setup, broadcast, state.clients[k], k, client_batches, moment)
 
     # Largest first, so that no thread is left alone with the longest client at the end.
-    taking_part = np.flatnonzero(drawn)
-    order = taking_part[np.argsort(-batches.steps[taking_part], kind="stable")].tolist()
+    order = np.argsort(-batches.steps, kind="stable").tolist()
     with ThreadPoolExecutor(max_workers=len(cores())) as threads:
-        new = dict(zip(order, threads.map(on_client, order), strict=True))
+        new = dict(zip([taking_part[place] for place in order], threads.map(on_client, order), strict=True))
     clients = Clients(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
     server = run_server(setup, state.server, contributions, drawn)

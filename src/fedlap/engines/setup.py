@@ -1,6 +1,7 @@
 """All that stays fixed during a run, as arrays on the device."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -148,24 +149,59 @@ class Plan(NamedTuple):
     """What chance decides about one round."""
 
     drawn: Any  # [K] which clients take part
-    batches: Batches  # of every client; empty for those not drawn
+    batches: Any  # theirs, [D, …]: Batches, or a Draw of them
 
 
-def draw_plan(solver: Solver, federation: Holdings, participation: float, seed: int, round: int) -> Plan:
-    """The clients and the minibatches of a round: a function of the seed, the round and the clients' names."""
+@dataclass(frozen=True)
+class Draw:
+    """The minibatches of the clients drawn in a round, each drawn when somebody asks for it.
+
+    They depend on the seed, the round and the client's name: on nobody else, and not on when.
+    """
+
+    solver: Solver
+    federation: Holdings
+    places: np.ndarray  # [D] of the clients drawn
+    steps: np.ndarray  # [D] how many each takes
+    longest: int  # of any client, drawn or not: one shape for all rounds
+    seed: int
+    round: int
+
+    def at(self, which: np.ndarray) -> Batches:
+        """The minibatches of some of them, stacked."""
+        rows = np.full((len(which), self.longest, self.solver.batch), -1, np.int32)
+        places, steps = self.places[which], self.steps[which]
+        for out, k, count in zip(rows, places.tolist(), steps.tolist(), strict=True):
+            own = stream(self.seed, "batches", self.round, self.federation.clients[k])
+            self.solver.schedule(own, self.federation.rows[k], out=out[:count])
+        return Batches(rows, steps)
+
+    def all(self) -> Batches:
+        return self.at(np.arange(len(self.places)))
+
+
+def draw_plan(
+    solver: Solver, federation: Holdings, participation: float, seed: int, round: int, ahead: bool = True
+) -> Plan:
+    """The clients and the minibatches of a round: a function of the seed, the round and the clients' names.
+
+    Minibatches are drawn now, or else when they are needed.
+    """
     drawn = _draw_clients(federation.clients, participation, seed, round)
-    return Plan(drawn, draw_batches(solver, federation, drawn, seed, round))
+    draw = draw_batches(solver, federation, drawn, seed, round)
+    return Plan(drawn, draw.all() if ahead else draw)
 
 
-def draw_batches(solver: Solver, federation: Holdings, drawn: np.ndarray, seed: int, round: int) -> Batches:
-    """The minibatches of the drawn clients; no client's depend on who else is drawn."""
-    sizes, size_of = np.unique(federation.sizes, return_inverse=True)
-    steps = np.array([solver.step_count(size) for size in sizes.tolist()], np.int32)[size_of]
-    batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
-    for k in np.flatnonzero(drawn).tolist():
-        name, rows = federation.clients[k], federation.rows[k]
-        solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
-    return Batches(batches, steps * drawn)
+def draw_batches(solver: Solver, federation: Holdings, drawn: np.ndarray, seed: int, round: int) -> Draw:
+    """The minibatches of the drawn clients, to be drawn."""
+    places, steps = np.flatnonzero(drawn), step_counts(solver, federation.sizes)
+    return Draw(solver, federation, places, steps[places], int(steps.max()), seed, round)
+
+
+def step_counts(solver: Solver, sizes: np.ndarray) -> np.ndarray:
+    """How many steps each client takes in a round, by its size."""
+    several, which = np.unique(sizes, return_inverse=True)
+    return np.array([solver.step_count(size) for size in several.tolist()], np.int32)[which]
 
 
 def draw_own_batches(solver: Solver, name: str, rows: np.ndarray, seed: int, round: int) -> Batches:

@@ -69,6 +69,7 @@ class Simulation:
         curvature: Curvature | None = None,
         server_solver: ServerSolver | None = None,
         engine: EngineName = "auto",
+        scratch: PathLike | None = None,
         watch: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> "Simulation":
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
@@ -90,7 +91,7 @@ class Simulation:
         test = on_device(federation.test_inputs, federation.test_labels)
         watched = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
         size = Vector(weights).size
-        chosen = choose(engine, size)
+        chosen = choose(engine, size, len(federation.clients), lambda: _client_bytes(setup), scratch)
         return cls(
             algorithm, federation, solver, server_solver, seed, participation, setup, size, chosen, test, watched
         )
@@ -99,11 +100,12 @@ class Simulation:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
 
     def init(self) -> State:
-        return self.engine.prepare(initial(self.setup)._replace(round=0), self.setup.count)
+        return self.engine.prepare(self.setup, initial(self.setup)._replace(round=0))
 
     def plan(self, round: int) -> Plan:
         """Who takes part in a round, and with which minibatches."""
-        return draw_plan(self.solver, self.federation, self.participation, self.seed, round)
+        ahead = self.engine.draws_ahead
+        return draw_plan(self.solver, self.federation, self.participation, self.seed, round, ahead)
 
     def step(self, state: State, plan: Plan | None = None) -> State:
         """The next round; its plan may have been drawn ahead of time."""
@@ -163,6 +165,7 @@ def simulate(
     curvature: Curvature | None = None,
     server_solver: ServerSolver | None = None,
     engine: EngineName = "auto",
+    scratch: PathLike | None = None,
     watch: Mapping[str, tuple[Any, Any]] | None = None,
     on_divergence: divergence.Way = "warn",
 ) -> History:
@@ -181,7 +184,9 @@ def simulate(
         likelihood: what the model's outputs say about a label.
         curvature: `GaussNewton()` by default.
         server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
-        engine: "auto", "vectorised", "sequential" or "loop".
+        engine: "auto", "vectorised", "sequential", "streamed" or "loop".
+        scratch: a folder for the clients' states, of which only those in use are then in memory; if not given, they
+            go to the system's temporary folder if they would take more than a quarter of this machine's memory.
         watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
         on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing.
 
@@ -205,6 +210,7 @@ def simulate(
         curvature=curvature,
         server_solver=server_solver,
         engine=engine,
+        scratch=scratch,
         watch=watch,
     )
     begun = load_begun(run, checkpoint, resume)
@@ -236,6 +242,11 @@ def _shapes(model: Any, federation: Federation) -> tuple[Any, Any]:
     inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
     key = jax.eval_shape(lambda: jax.random.key(0))
     return inputs, jax.eval_shape(lambda key, x: model.init(key, x, federation.classes), key, inputs)
+
+
+def _client_bytes(setup: Setup) -> int:
+    """How large a client's state is, without making one."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(initial, setup).clients))
 
 
 def _check_part(name: str, thing: Any, method: str, example: str) -> None:

@@ -1,0 +1,118 @@
+"""What the server's line asks of the contributions: sums over clients, whoever has them and wherever they are.
+
+Each of them is linear in clients, so that it is added up from parts: of all clients at once, of a block of them, of
+those on one device. A line is run once for every part, to hear what it asks for, and once more with the answers.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedlap.algebra.soft_labels import Memory, SoftLabels
+from fedlap.algorithms.base import Received
+from fedlap.arrays import Array, Tree
+
+
+class Part(NamedTuple):
+    """Some clients: what each has sent, [D, …], and where the server finds it among its memory points."""
+
+    sent: Tree
+    places: Array  # [D, m]
+    memory: Array  # the inputs of all memory points, for their number
+    drawn: Array | None = None  # [D] whether a client took part in this round; all if None
+    real: Array | None = None  # [D] whether it is a client and not padding; all if None
+
+
+class Wish(NamedTuple):
+    """A sum that the server's line asks for."""
+
+    of: Callable[[Part], Tree]  # the part of some clients
+    finish: Callable[[Tree], Any]  # from the sum of all parts to what was asked for
+    lasting: bool  # whether it is over all clients, of each the last, and not over those drawn in this round
+    first: Callable[[Tree, Array, Array], Tree]  # the same of all clients while they have all sent the same
+
+
+Answer = Callable[[Wish], Any]
+
+
+def asking(answer: Answer) -> Received:
+    """What the server's line is given: each of its wishes goes to `answer`."""
+
+    def sum(term: Callable[[Any], Any]) -> Any:
+        def first(sent: Tree, places: Array, memory: Array) -> Tree:
+            return jax.tree.map(lambda leaf: len(places) * leaf, term(sent))
+
+        return answer(Wish(lambda part: _add_up(jax.vmap(term)(part.sent), part.real), _same, True, first))
+
+    def average(term: Callable[[Any], Any], weights: Callable[[Any], Any] | None = None) -> Any:
+        def of(part: Part) -> Tree:
+            count = len(jax.tree.leaves(part.sent)[0])
+            shares = jnp.ones(count) if weights is None else jax.vmap(weights)(part.sent)
+            for mask in (part.drawn, part.real):
+                shares = shares if mask is None else shares * mask
+            values = jax.vmap(term)(part.sent)
+            return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), values), shares.sum()
+
+        def finish(total: tuple[Tree, Array]) -> Tree:
+            return jax.tree.map(lambda leaf: leaf / total[1], total[0])
+
+        return answer(Wish(of, finish, False, lambda *_: None))
+
+    def gather(term: Callable[[Any], SoftLabels]) -> SoftLabels:
+        def of(part: Part) -> SoftLabels:
+            labels = jax.vmap(term)(part.sent)
+            if part.real is not None:
+                labels = jax.vmap(lambda real, own: real * own)(part.real, labels)
+            return Memory(part.memory, part.places).place(labels)
+
+        def first(sent: Tree, places: Array, memory: Array) -> SoftLabels:
+            return Memory(memory, places).place(term(sent))
+
+        return answer(Wish(of, _same, True, first))
+
+    return Received(sum, average, gather)
+
+
+def heard(line: Callable[[Received], Any], answer: Answer) -> list[Any]:
+    """Every answer of a run of the server's line, in the order it asked."""
+    answers: list[Any] = []
+
+    def note(wish: Wish) -> Any:
+        answers.append(answer(wish))
+        return wish.finish(answers[-1])
+
+    line(asking(note))
+    return answers
+
+
+def parts(line: Callable[[Received], Any], now: Part, before: Part | None = None) -> list[Tree]:
+    """What some clients add to each sum that the line asks for.
+
+    With what they had sent `before`, it is the change that they make to those that last.
+    """
+
+    def answer(wish: Wish) -> Tree:
+        found = wish.of(now)
+        if before is None or not wish.lasting:
+            return found
+        return jax.tree.map(jnp.subtract, found, wish.of(before))
+
+    return heard(line, answer)
+
+
+def given(answers: Iterator[Any]) -> Received:
+    """What the server's line is given when all its wishes are answered already, in the order it asks."""
+    return asking(lambda wish: wish.finish(next(answers)))
+
+
+def _add_up(stacked: Tree, real: Array | None) -> Tree:
+    if real is None:
+        return jax.tree.map(lambda leaf: leaf.sum(0), stacked)
+    mask = lambda leaf: jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)) > 0, leaf, 0)
+    return jax.tree.map(lambda leaf: mask(leaf).sum(0), stacked)
+
+
+def _same(total: Tree) -> Tree:
+    return total

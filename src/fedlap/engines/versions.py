@@ -1,0 +1,97 @@
+"""Many clients' states in memory, of which a round replaces some: as values, at the cost of those that change."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedlap.arrays import Tree
+
+
+class Versions:
+    """All clients' states as one stack of arrays, [K, …], as it was after one round.
+
+    The latest version has the arrays. When some clients change, the new version takes the arrays over and the old one
+    remembers what it had in their place (Baker's persistent arrays): who still holds it can read it and go on from it,
+    and if nobody does, it is gone at once.
+    """
+
+    __slots__ = ("_arrays", "_newer", "_old")
+
+    def __init__(self, arrays: Tree) -> None:
+        self._arrays: Tree | None = arrays
+        self._newer: Versions | None = None  # the version that has the arrays, or knows who has
+        self._old: tuple[np.ndarray, Tree] | None = None  # in which places it differs from that one, and how
+
+    @classmethod
+    def repeat(cls, state: Tree, count: int) -> "Versions":
+        """So many clients in the same state."""
+        return cls(jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), state))
+
+    def at(self, places: np.ndarray) -> Tree:
+        """The states of some clients, stacked: a copy."""
+        arrays = self._have()
+        return jax.tree.map(lambda leaf: leaf[places], arrays)
+
+    def replaced(self, places: np.ndarray, new: Tree) -> "Versions":
+        """The version after these clients have changed."""
+        arrays = self._have()
+        if all(len(leaf) == len(places) for leaf in jax.tree.leaves(arrays)):
+            return Versions(new)
+        old = self.at(places)
+        put(arrays, places, new)
+        newer = Versions(arrays)
+        self._arrays, self._newer, self._old = None, newer, (places, old)
+        return newer
+
+    def room(self, count: int) -> Tree:
+        """Arrays for the states of so many clients, yet to be written."""
+        return jax.tree.map(lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), self._have())
+
+    @property
+    def factor(self) -> Tree:
+        return self.stacked.factor
+
+    @property
+    def solver(self) -> Tree:
+        return self.stacked.solver
+
+    @property
+    def contribution(self) -> Tree:
+        return self.stacked.contribution
+
+    @property
+    def stacked(self) -> Any:
+        """All states, a copy: the arrays themselves change."""
+        return jax.tree.map(np.copy, self._have())
+
+    def _have(self) -> Any:
+        """The arrays, taken back from a newer version if need be."""
+        if self._arrays is None:
+            chain: list[Versions] = [self]
+            while (newer := chain[-1]._newer) is not None:
+                chain.append(newer)
+            for older, newer in zip(chain[-2::-1], chain[:0:-1], strict=True):
+                older._take_back(newer)
+        return self._arrays
+
+    def _take_back(self, newer: "Versions") -> None:
+        arrays, (places, mine) = newer._arrays, self._old or ((), ())
+        theirs = jax.tree.map(lambda leaf: leaf[places], arrays)
+        put(arrays, places, mine)
+        self._arrays, self._newer, self._old = arrays, None, None
+        newer._arrays, newer._newer, newer._old = None, self, (places, theirs)
+
+
+def put(arrays: Tree, places: Any, new: Tree) -> None:
+    """Write rows to some places of a stack."""
+    for leaf, rows in zip(jax.tree.leaves(arrays), jax.tree.leaves(new), strict=True):
+        leaf[places] = rows
+
+
+jax.tree_util.register_pytree_with_keys(
+    Versions,
+    lambda versions: ([(jax.tree_util.GetAttrKey("stacked"), versions.stacked)], None),
+    lambda _, children: Versions(jax.tree.map(np.array, children[0])),
+    lambda versions: ([versions.stacked], None),
+)
