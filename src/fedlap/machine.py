@@ -1,5 +1,6 @@
 """What a run takes from its machine: cores, and a place on disk for compiled programs."""
 
+import ctypes
 import os
 import time
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ import jax
 
 from fedlap.files import cache_folder
 from fedlap.stopping import sweep_up
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's numbers of its options
 
 
 def keep_compiled_programs() -> None:
@@ -52,6 +55,18 @@ def memory() -> int:
     with suppress(OSError, ValueError):
         return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return whole
+
+
+def reuse_memory() -> None:
+    """Have the C library keep what is freed for the next who asks, where it is glibc.
+
+    Each client of a network takes and frees some thirty megabytes. Handed back to the system, they are taken page by
+    page and filled with zeros again for the next client, which costs a third of the time.
+    """
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for option, size in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, 1 << 28)):
+            library.mallopt(option, size)
 
 
 def stay_on(numbers: Iterable[int]) -> None:

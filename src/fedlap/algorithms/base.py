@@ -113,7 +113,9 @@ class Received(NamedTuple):
     """
 
     sum: Callable[[Callable[[Any], Any]], Any]  # Σ_k term, over all clients: of each the last that it has sent
-    average: Callable[..., Any]  # of a term, over the clients drawn in this round, by the weights that another term says
+    average: Callable[
+        ..., Any
+    ]  # of a term, over the clients drawn in this round, by the weights that another term says
     gather: Callable[[Callable[[Any], SoftLabels]], SoftLabels]  # all clients' labels, added up point by point
 
 

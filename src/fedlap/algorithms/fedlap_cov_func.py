@@ -72,11 +72,9 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
         return t
 
     def server_update(self, g, c, s):
-        v, y = c.sum(lambda k: k.v), c.gather(lambda k: k.y)
-        S = self.delta + c.sum(lambda k: k.V)
+        v, S, y = c.sum(lambda k: k.v), self.delta + c.sum(lambda k: k.V), c.gather(lambda k: k.y)
         m = S.solve(v, near=g.m)
         posterior = square(S, around=m) / 2
         w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
-        memory = self.tau * s.memory_hessian(w, y.mass, self.covariance)
-        ahead = self.delta + c.sum(lambda k: undamped(k.V, k.reached)) + memory
-        return LabelledGaussian(w, S, m, y.mass, S + memory, ahead)
+        memory, H = self.tau * s.memory_hessian(w, y.mass, self.covariance), c.sum(lambda k: undamped(k.V, k.reached))
+        return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + H + memory)

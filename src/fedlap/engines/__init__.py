@@ -1,7 +1,11 @@
-"""Where clients run: `vectorised`, `sequential`, `streamed`, or the readable `loop`; the same round in all of them."""
+"""Where clients run, the same round everywhere.
+
+`vectorised` and `sequential` for some clients of a small and of a large model, `streamed` for clients without number,
+`sharded` for several devices, and `loop` to read.
+"""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 
@@ -9,12 +13,13 @@ from fedlap.engines import loop, sequential, vectorised
 from fedlap.engines.round import Engine
 from fedlap.engines.scratch import Scratch
 from fedlap.engines.sequential import FEW
+from fedlap.engines.sharded import Sharded
 from fedlap.engines.streamed import Streamed
 from fedlap.errors import ConfigError
 from fedlap.files import PathLike
-from fedlap.machine import memory
+from fedlap.machine import memory, reuse_memory
 
-EngineName = Literal["auto", "vectorised", "sequential", "streamed", "loop"]
+EngineName = Literal["auto", "vectorised", "sequential", "streamed", "sharded", "loop"]
 
 ENGINES: dict[str, Engine] = {"vectorised": vectorised, "sequential": sequential, "loop": loop}
 
@@ -40,18 +45,29 @@ def choose(
 
     States go to the folder `scratch`, or to one of the system's if they would take more than a quarter of the memory.
     """
+    if name not in get_args(EngineName):
+        raise ConfigError(f'engine is "{name}"; expected ' + ", ".join(f'"{known}"' for known in get_args(EngineName)))
     together = small(weights) or jax.default_backend() != "cpu"
-    if scratch is not None and name not in ("auto", "streamed"):
-        raise ConfigError(f'scratch is for engine="streamed", and engine is "{name}"; leave one of them out')
+    if not together:
+        reuse_memory()
+    if name == "auto":
+        name = _fastest(together, count, scratch is not None)
     if name in ENGINES:
+        if scratch is not None:
+            raise ConfigError(f'scratch is for engine="streamed" or "sharded", and engine is "{name}"')
         return ENGINES[name]
-    if name == "auto" and scratch is None and count <= (MANY if together else FEW):
-        return vectorised if together else sequential
-    if name not in ("auto", "streamed"):
-        raise ConfigError(f'engine is "{name}"; expected "auto", "streamed", ' + ", ".join(f'"{n}"' for n in ENGINES))
+    outgrown = scratch is not None or count * client_bytes() > memory() / 4
+    kept = Scratch(scratch) if outgrown else None
     size = max(IN_TURN, min(MANY, CACHED // weights)) if together else IN_TURN
-    outgrown = count * client_bytes() > memory() / 4
-    return Streamed(size, together, Scratch(scratch) if outgrown or scratch is not None else None)
+    return Sharded(size, together, kept) if name == "sharded" else Streamed(size, together, kept)
+
+
+def _fastest(together: bool, count: int, on_disk: bool) -> str:
+    if jax.device_count() > 1:
+        return "sharded"
+    if on_disk or count > (MANY if together else FEW):
+        return "streamed"
+    return "vectorised" if together else "sequential"
 
 
 def small(weights: int) -> bool:

@@ -96,9 +96,9 @@ def advance(prepared: Prepared, states: State, plans: Sequence[Plan]) -> State:
     rows = stack([plan.batches.rows for plan in plans], fill=-1)
     steps = stack([plan.batches.steps for plan in plans])
     moved = [Moved.of(plan.drawn, Batches((), ())) for plan in plans]
-    who = [None, None] if moved[0].drawn is None else [np.stack([m[i] for m in moved]) for i in (0, 1)]
+    stacked = stack_seeds(moved)._replace(batches=Batches(rows.tree, steps.tree))
     axes = Axes((prepared.setup.axes, Moved(0, 0, Batches(rows.axes, steps.axes))))
-    new = _compiled(axes, prepared.setup.tree, states, Moved(*who, Batches(rows.tree, steps.tree)))
+    new = _compiled(axes, prepared.setup.tree, states, stacked)
     return new._replace(round=states.round + 1)
 
 

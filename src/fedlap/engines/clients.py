@@ -59,8 +59,8 @@ def on_host(trees: Iterable[Tree]) -> Tree:
 
 
 def unstack(stacked: Tree, count: int) -> list[Tree]:
-    """The rows of a stack of so many, one by one."""
-    leaves, structure = jax.tree.flatten(stacked)
+    """The first so many rows of a stack, one by one, on the host."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, stacked))
     return [jax.tree.unflatten(structure, [leaf[k] for leaf in leaves]) for k in range(count)]
 
 

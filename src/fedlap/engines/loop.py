@@ -3,6 +3,7 @@
 import operator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedlap.engines.clients import Clients
@@ -24,5 +25,5 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
             shard = jax.tree.map(operator.itemgetter(k), setup.shards)
             own = jax.tree.map(operator.itemgetter(place), batches)
             clients[k] = client_round(setup, broadcast, clients[k], shard, own, moment)
-        server = server_round(setup, state.server, Clients(clients).contribution, np.asarray(drawn, np.float64))
+        server = server_round(setup, state.server, Clients(clients).contribution, jnp.asarray(drawn, float))
         return State(state.round + 1, server, server.w, Clients(clients))

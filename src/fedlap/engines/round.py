@@ -80,7 +80,7 @@ def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array 
 
     `drawn` says who took part in this round, [K]; None says that all did.
     """
-    part = sums.Part(contributions, setup.shards.places, setup.pool.memory, drawn)
+    part = sums.Several(contributions, setup.shards.places, setup.pool.memory, drawn)
     line = server_line(setup, server, 1.0 if drawn is None else drawn.mean())
     return line(sums.asking(lambda wish: wish.finish(wish.of(part))))
 

@@ -39,14 +39,14 @@ class Scratch:
         for array in arrays:
             with writing(self.folder, array.nbytes):
                 _write(self._file.fileno(), array, offset)
-            kept.append(Kept(self, slot, offset, array.shape, array.dtype))
+            kept.append(OnDisk(self, slot, offset, array.shape, array.dtype))
             offset += array.nbytes
         return jax.tree.unflatten(structure, kept)
 
     def read(self, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """The array that begins at a place of the file."""
         array = np.empty(shape, dtype)
-        view, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+        view, done = _bytes(array), 0
         while done < array.nbytes:
             done += os.preadv(self._file.fileno(), [view[done:]], offset + done)
         return array
@@ -69,7 +69,7 @@ class Slot:
         self.offset = offset
 
 
-class Kept:
+class OnDisk:
     """An array on disk: `np.asarray` reads it."""
 
     __slots__ = ("_scratch", "_slot", "dtype", "offset", "shape")
@@ -86,7 +86,12 @@ class Kept:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def _bytes(array: Any) -> memoryview:
+    """An array as bytes; NumPy does not tell a type checker that its arrays are buffers."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
 def _write(descriptor: int, array: np.ndarray, offset: int) -> None:
-    view, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+    view, done = _bytes(array), 0
     while done < array.nbytes:
         done += os.pwrite(descriptor, view[done:], offset + done)

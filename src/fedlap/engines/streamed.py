@@ -8,21 +8,23 @@ part, a sum changes by what they have changed, so that a round costs as much as 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.running import Running
+from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, Number, Tree
 from fedlap.engines import sums
 from fedlap.engines.clients import Clients, unstack
 from fedlap.engines.parties import Batches, Moment
+from fedlap.engines.persistent import Persistent, put
 from fedlap.engines.round import ClientState, State, client_round, server_line
 from fedlap.engines.scratch import Scratch
+from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import Setup
-from fedlap.engines.versions import Versions, put
 from fedlap.machine import cores
 
 
@@ -40,55 +42,87 @@ class Streamed:
         """The state before the first round: one client for all of them, and what the server's line adds up."""
         totals, needed = first_sums(setup, state.server, state.clients)
         client = jax.tree.map(np.asarray, remembered(setup, state.clients, needed))
-        keep = Clients.repeat if self.scratch else Versions.repeat
+        keep = Clients.repeat if self.scratch else Persistent.repeat
         return state._replace(clients=keep(client, setup.count), sums=totals)
 
     def advance(self, setup: Setup, state: State, drawn: np.ndarray, batches: Any) -> State:
         """One round, a block after the other on each core."""
         places = np.flatnonzero(drawn)
         everybody, fraction = len(places) == setup.count, len(places) / setup.count
-        moment = Moment(state.round, state.start, setup.key)
-        totals = None if everybody else state.sums
-        run = partial(_block, self.together, not everybody, setup, state.server, moment=moment, participation=fraction)
+        scene = Scene(setup, state.server, Moment(state.round, state.start, setup.key), fraction)
         changed = Changed(state.clients, places, self.scratch)
+        totals = None if everybody else state.sums
 
-        def on_block(block: Block) -> Any:
-            own = places[block.which]
-            clients, own_batches = state.clients.at(own), batches.at(block.which)
-            new, parts = jax.block_until_ready(run(clients, own.astype(np.int32), block.real, own_batches))
-            changed.put(block, new)
-            return parts
+        def on_block(block: Block) -> list[Tree]:
+            own = places[block.which].astype(np.int32)
+            work = Work(state.clients.at(own), own, block.real, batches.at(block.which))
+            new, parts = self.run(scene, work, not everybody)
+            changed.put(block.which[block.real], new)
+            return jax.block_until_ready(parts)
 
         order = np.argsort(-batches.steps, kind="stable")  # largest first, so that no thread is left with the longest
-        planned = list(blocks(order, self.size))
-        with ThreadPoolExecutor(max_workers=len(cores())) as threads:
-            for parts in threads.map(on_block, planned):
+        with ThreadPoolExecutor(max_workers=self.threads) as threads:
+            for parts in threads.map(on_block, self.blocks(places, order)):
                 totals = _begin(parts) if totals is None else _add(totals, parts)
         server = _server(setup, state.server, totals, fraction)
-        lasting = [None if before is None else now for before, now in zip(state.sums, totals, strict=True)]
+        lasting = [None if before is None else now for before, now in zip(state.sums, totals or [], strict=True)]
         return State(state.round + 1, server, server.w, changed.clients(), lasting)
+
+    @property
+    def threads(self) -> int:
+        return len(cores())
+
+    def blocks(self, places: np.ndarray, order: np.ndarray) -> Iterator["Block"]:
+        """The clients at these places, in this order, a block after the other."""
+        return blocks(order, self.size)
+
+    def run(self, scene: "Scene", work: "Work", changes: bool) -> tuple[Tree, list[Tree]]:
+        """The new states of a block's clients, stacked or a list, and what they add to the server's sums.
+
+        Or what they change in them.
+        """
+        return _compiled(changes, True, scene, work) if self.together else _in_turn(changes, scene, work)
 
 
 class Changed:
     """The new states of the clients who take part, put together from blocks."""
 
-    def __init__(self, clients: Clients | Versions, places: np.ndarray, scratch: Scratch | None) -> None:
-        self._before, self._places, self._scratch = clients, places, scratch
-        self._new: Any = [None] * len(places) if isinstance(clients, Clients) else clients.room(len(places))
+    def __init__(self, before: Clients | Persistent, places: np.ndarray, scratch: Scratch | None) -> None:
+        self._before, self._places, self._scratch = before, places, scratch
+        self._new: Any = before.room(len(places)) if isinstance(before, Persistent) else [None] * len(places)
 
-    def put(self, block: "Block", stacked: Tree) -> None:
-        """The new states of a block's clients."""
-        which, new = block.which[: block.count], jax.tree.map(lambda leaf: np.asarray(leaf)[: block.count], stacked)
-        if isinstance(self._before, Versions):
-            put(self._new, which, new)
-            return
-        keep = self._scratch.keep if self._scratch else lambda client: jax.tree.map(np.copy, client)
-        for place, client in zip(which.tolist(), unstack(new, block.count), strict=True):
-            self._new[place] = keep(client)
+    def put(self, which: np.ndarray, new: Tree | list[Tree]) -> None:
+        """The new states of some of those who take part, stacked or a list; what is more than them is padding."""
+        if isinstance(self._before, Persistent) and not isinstance(new, list):
+            return put(self._new, which, jax.tree.map(lambda leaf: np.asarray(leaf)[: len(which)], new))
+        states = new if isinstance(new, list) else unstack(new, len(which))
+        for place, client in zip(which.tolist(), states, strict=True):
+            if isinstance(self._before, Persistent):
+                put(self._new, place, client)
+            else:
+                self._new[place] = self._scratch.keep(client) if self._scratch else client
 
-    def clients(self) -> Clients | Versions:
+    def clients(self) -> Clients | Persistent:
         """All clients after the round."""
         return self._before.replaced(self._places, self._new)
+
+
+class Scene(NamedTuple):
+    """What is the same for all blocks of a round."""
+
+    setup: Setup
+    server: Any
+    moment: Moment
+    participation: Number
+
+
+class Work(NamedTuple):
+    """Some clients and what they need for a round, stacked."""
+
+    clients: ClientState
+    places: Any
+    real: Any  # whether it is a client, or padding
+    batches: Batches
 
 
 class Block(NamedTuple):
@@ -96,7 +130,6 @@ class Block(NamedTuple):
 
     which: np.ndarray
     real: np.ndarray
-    count: int
 
 
 def blocks(order: np.ndarray, size: int) -> Iterator[Block]:
@@ -106,7 +139,7 @@ def blocks(order: np.ndarray, size: int) -> Iterator[Block]:
     for begin in range(0, len(order), even):
         own = order[begin : begin + even]
         filled = np.concatenate([own, np.full(even - len(own), own[0])])
-        yield Block(filled, np.arange(even) < len(own), len(own))
+        yield Block(filled, np.arange(even) < len(own))
 
 
 def first_sums(setup: Setup, server: Any, client: ClientState) -> tuple[list[Any], bool]:
@@ -120,40 +153,62 @@ def remembered(setup: Setup, client: ClientState, needed: bool) -> ClientState:
     return client._replace(contribution=None) if setup.method.algorithm.sends_factor or not needed else client
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _block(
-    together: bool,
-    changes: bool,
-    setup: Setup,
-    server: Any,
-    clients: ClientState,
-    places: Array,
-    real: Array,
-    batches: Batches,
-    moment: Moment,
-    participation: Number,
-) -> tuple[ClientState, list[Tree]]:
+def _in_turn(changes: bool, scene: Scene, work: Work) -> tuple[list[ClientState], list[Tree]]:
+    """A block client after client, a program for each of them and one that adds up what they have sent."""
+    algorithm, new, sent, before = scene.setup.method.algorithm, [], [], []
+    broadcast, real = algorithm.broadcast(scene.server), np.flatnonzero(work.real)
+    for i in real.tolist():
+        client, batches = (jax.tree.map(lambda leaf, i=i: leaf[i], of_all) for of_all in (work.clients, work.batches))
+        state = run_client(scene.setup, broadcast, client, work.places[i], batches, scene.moment)
+        new.append(_like(state, client))
+        sent.append(state.contribution)
+        before.append(last_sent(algorithm, client))
+    known = changes and before[0] is not None
+    return new, _added(scene, work.places[real], tuple(sent), tuple(before) if known else None)
+
+
+def some_clients(changes: bool, together: bool, scene: Scene, work: Work) -> tuple[ClientState, list[Tree]]:
     """The new states of some clients, and what they add to the server's sums, or change in them."""
-    algorithm, shards = setup.method.algorithm, jax.tree.map(lambda leaf: leaf[places], setup.shards)
-    broadcast, line = algorithm.broadcast(server), server_line(setup, server, participation)
-
-    def on_client(these: tuple[ClientState, Any, Batches]) -> ClientState:
-        return client_round(setup, broadcast, *these, moment)
-
-    each = (clients, shards, batches)
+    setup, algorithm, places = scene.setup, scene.setup.method.algorithm, work.places
+    shards, broadcast = jax.tree.map(lambda leaf: leaf[places], setup.shards), algorithm.broadcast(scene.server)
+    on_client = lambda these: client_round(setup, broadcast, these[0], these[1], these[2], scene.moment)
+    each = (work.clients, shards, work.batches)
     new = jax.vmap(on_client)(each) if together else jax.lax.map(on_client, each)
-    part = lambda sent: sums.Part(sent, shards.places, setup.pool.memory, real=real)
-    sent_before = clients.factor if algorithm.sends_factor else clients.contribution
-    before = part(sent_before) if changes and sent_before is not None else None
-    parts = sums.parts(line, part(new.contribution), before)
-    return new if clients.contribution is not None else new._replace(contribution=None), parts
+    before = last_sent(algorithm, work.clients) if changes else None
+    return _like(new, work.clients), _parts(scene, places, new.contribution, before, work.real)
+
+
+_compiled = jax.jit(some_clients, static_argnums=(0, 1))
+
+
+@jax.jit
+def _added(scene: Scene, places: Array, sent: tuple, before: tuple | None) -> list[Tree]:
+    stacked = lambda trees: None if trees is None else jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return _parts(scene, places, stacked(sent), stacked(before))
+
+
+def _parts(scene: Scene, places: Array, sent: Tree, before: Tree | None, real: Array | None = None) -> list[Tree]:
+    """What some clients add to the server's sums; with what they had sent before, what they change in them."""
+    part = lambda sent: sums.Several(sent, scene.setup.shards.places[places], scene.setup.pool.memory, real=real)
+    line = server_line(scene.setup, scene.server, scene.participation)
+    return sums.parts(line, part(sent), None if before is None else part(before))
+
+
+def last_sent(algorithm: AnyAlgorithm, client: ClientState) -> Tree | None:
+    """The last contribution of a client, by what is remembered of it."""
+    return client.factor if algorithm.sends_factor else client.contribution
+
+
+def _like(new: ClientState, old: ClientState) -> ClientState:
+    """A new state without a contribution if the old one has none."""
+    return new._replace(contribution=None) if old.contribution is None else new
 
 
 @jax.jit
 def _first(setup: Setup, server: Any, sent: Tree) -> list[Any]:
     """The sums that last, of clients who have all sent the same; None for the others."""
     places, memory = setup.shards.places, setup.pool.memory
-    one = sums.Part(jax.tree.map(lambda leaf: leaf[None], sent), places[:1], memory)
+    one = sums.Several(jax.tree.map(lambda leaf: leaf[None], sent), places[:1], memory)
     found: list[Any] = []
 
     def answer(wish: sums.Wish) -> Any:

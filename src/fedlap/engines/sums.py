@@ -4,6 +4,8 @@ Each of them is linear in clients, so that it is added up from parts: of all cli
 those on one device. A line is run once for every part, to hear what it asks for, and once more with the answers.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from fedlap.algorithms.base import Received
 from fedlap.arrays import Array, Tree
 
 
-class Part(NamedTuple):
+class Several(NamedTuple):
     """Some clients: what each has sent, [D, …], and where the server finds it among its memory points."""
 
     sent: Tree
@@ -28,13 +30,17 @@ class Part(NamedTuple):
 class Wish(NamedTuple):
     """A sum that the server's line asks for."""
 
-    of: Callable[[Part], Tree]  # the part of some clients
+    of: Callable[[Several], Tree]  # the part of some clients
     finish: Callable[[Tree], Any]  # from the sum of all parts to what was asked for
     lasting: bool  # whether it is over all clients, of each the last, and not over those drawn in this round
     first: Callable[[Tree, Array, Array], Tree]  # the same of all clients while they have all sent the same
 
 
 Answer = Callable[[Wish], Any]
+
+# Up to so many clients are added one to the other. XLA:CPU is some thirty times slower at a sum over the first axis,
+# which is what counts where vectors are long; where clients are many in one program, vectors are short.
+UNROLLED = 32
 
 
 def asking(answer: Answer) -> Received:
@@ -47,7 +53,7 @@ def asking(answer: Answer) -> Received:
         return answer(Wish(lambda part: _add_up(jax.vmap(term)(part.sent), part.real), _same, True, first))
 
     def average(term: Callable[[Any], Any], weights: Callable[[Any], Any] | None = None) -> Any:
-        def of(part: Part) -> Tree:
+        def of(part: Several) -> Tree:
             count = len(jax.tree.leaves(part.sent)[0])
             shares = jnp.ones(count) if weights is None else jax.vmap(weights)(part.sent)
             for mask in (part.drawn, part.real):
@@ -61,7 +67,7 @@ def asking(answer: Answer) -> Received:
         return answer(Wish(of, finish, False, lambda *_: None))
 
     def gather(term: Callable[[Any], SoftLabels]) -> SoftLabels:
-        def of(part: Part) -> SoftLabels:
+        def of(part: Several) -> SoftLabels:
             labels = jax.vmap(term)(part.sent)
             if part.real is not None:
                 labels = jax.vmap(lambda real, own: real * own)(part.real, labels)
@@ -87,7 +93,7 @@ def heard(line: Callable[[Received], Any], answer: Answer) -> list[Any]:
     return answers
 
 
-def parts(line: Callable[[Received], Any], now: Part, before: Part | None = None) -> list[Tree]:
+def parts(line: Callable[[Received], Any], now: Several, before: Several | None = None) -> list[Tree]:
     """What some clients add to each sum that the line asks for.
 
     With what they had sent `before`, it is the change that they make to those that last.
@@ -108,10 +114,11 @@ def given(answers: Iterator[Any]) -> Received:
 
 
 def _add_up(stacked: Tree, real: Array | None) -> Tree:
-    if real is None:
-        return jax.tree.map(lambda leaf: leaf.sum(0), stacked)
-    mask = lambda leaf: jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)) > 0, leaf, 0)
-    return jax.tree.map(lambda leaf: mask(leaf).sum(0), stacked)
+    def add(leaf: Array) -> Array:
+        rows = leaf if real is None else jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)) > 0, leaf, 0)
+        return rows.sum(0) if len(rows) > UNROLLED else functools.reduce(operator.add, rows)
+
+    return jax.tree.map(add, stacked)
 
 
 def _same(total: Tree) -> Tree:

@@ -10,13 +10,14 @@ from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.round import State, client_round, server_round
 from fedlap.engines.setup import Setup
 
-
 draws_ahead = True  # while the device is at work
 
 
 def prepare(setup: Setup, state: State) -> State:
     """The state before the first round, with clients stacked: leaf by leaf, [K, …]."""
-    repeat = lambda leaf: jnp.asarray(np.broadcast_to(leaf, (setup.count, *leaf.shape)))  # on the host: nothing to compile
+    repeat = lambda leaf: jnp.asarray(
+        np.broadcast_to(leaf, (setup.count, *leaf.shape))
+    )  # on the host: nothing to compile
     return state._replace(clients=jax.tree.map(repeat, state.clients))
 
 
@@ -48,8 +49,8 @@ def federated_round(setup: Setup, state: State, moved: Moved) -> State:
     if places is None:
         clients = on_clients(clients, setup.shards, moved.batches)
     else:
-        some = jax.tree.map(lambda leaf: leaf[places], (clients, setup.shards))
-        new = on_clients(*some, moved.batches)
+        own, shards = (jax.tree.map(lambda leaf: leaf[places], tree) for tree in (clients, setup.shards))
+        new = on_clients(own, shards, moved.batches)
         clients = jax.tree.map(lambda old, some: old.at[places].set(some), clients, new)
     server = server_round(setup, state.server, clients.contribution, moved.drawn)
     return State(state.round + 1, server, server.w, clients)

@@ -184,7 +184,7 @@ def simulate(
         likelihood: what the model's outputs say about a label.
         curvature: `GaussNewton()` by default.
         server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
-        engine: "auto", "vectorised", "sequential", "streamed" or "loop".
+        engine: "auto", "vectorised", "sequential", "streamed", "sharded" or "loop".
         scratch: a folder for the clients' states, of which only those in use are then in memory; if not given, they
             go to the system's temporary folder if they would take more than a quarter of this machine's memory.
         watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
@@ -199,6 +199,8 @@ def simulate(
     History(FedLap(delta=1.0, rho=by_share), 5 rounds, accuracy ..., NLL ...)
     """
     divergence.check_way(on_divergence)
+    if checkpoint is not None and jax.process_count() > 1:
+        raise ConfigError("a checkpoint is of one process, and this run has several: leave it out")
     run = Simulation.of(
         algorithm,
         federation,

@@ -1,6 +1,6 @@
 """Many clients' states in memory, of which a round replaces some: as values, at the cost of those that change."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from fedlap.arrays import Tree
 
 
-class Versions:
+class Persistent:
     """All clients' states as one stack of arrays, [K, …], as it was after one round.
 
     The latest version has the arrays. When some clients change, the new version takes the arrays over and the old one
@@ -20,11 +20,11 @@ class Versions:
 
     def __init__(self, arrays: Tree) -> None:
         self._arrays: Tree | None = arrays
-        self._newer: Versions | None = None  # the version that has the arrays, or knows who has
+        self._newer: Persistent | None = None  # the version that has the arrays, or knows who has
         self._old: tuple[np.ndarray, Tree] | None = None  # in which places it differs from that one, and how
 
     @classmethod
-    def repeat(cls, state: Tree, count: int) -> "Versions":
+    def repeat(cls, state: Tree, count: int) -> "Persistent":
         """So many clients in the same state."""
         return cls(jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), state))
 
@@ -33,14 +33,14 @@ class Versions:
         arrays = self._have()
         return jax.tree.map(lambda leaf: leaf[places], arrays)
 
-    def replaced(self, places: np.ndarray, new: Tree) -> "Versions":
+    def replaced(self, places: np.ndarray, new: Tree) -> "Persistent":
         """The version after these clients have changed."""
         arrays = self._have()
         if all(len(leaf) == len(places) for leaf in jax.tree.leaves(arrays)):
-            return Versions(new)
+            return Persistent(new)
         old = self.at(places)
         put(arrays, places, new)
-        newer = Versions(arrays)
+        newer = Persistent(arrays)
         self._arrays, self._newer, self._old = None, newer, (places, old)
         return newer
 
@@ -68,15 +68,15 @@ class Versions:
     def _have(self) -> Any:
         """The arrays, taken back from a newer version if need be."""
         if self._arrays is None:
-            chain: list[Versions] = [self]
+            chain: list[Persistent] = [self]
             while (newer := chain[-1]._newer) is not None:
                 chain.append(newer)
             for older, newer in zip(chain[-2::-1], chain[:0:-1], strict=True):
                 older._take_back(newer)
         return self._arrays
 
-    def _take_back(self, newer: "Versions") -> None:
-        arrays, (places, mine) = newer._arrays, self._old or ((), ())
+    def _take_back(self, newer: "Persistent") -> None:
+        arrays, (places, mine) = newer._arrays, cast(tuple[np.ndarray, Tree], self._old)
         theirs = jax.tree.map(lambda leaf: leaf[places], arrays)
         put(arrays, places, mine)
         self._arrays, self._newer, self._old = arrays, None, None
@@ -85,13 +85,14 @@ class Versions:
 
 def put(arrays: Tree, places: Any, new: Tree) -> None:
     """Write rows to some places of a stack."""
+    leaf: Any
     for leaf, rows in zip(jax.tree.leaves(arrays), jax.tree.leaves(new), strict=True):
         leaf[places] = rows
 
 
 jax.tree_util.register_pytree_with_keys(
-    Versions,
+    Persistent,
     lambda versions: ([(jax.tree_util.GetAttrKey("stacked"), versions.stacked)], None),
-    lambda _, children: Versions(jax.tree.map(np.array, children[0])),
+    lambda _, children: Persistent(jax.tree.map(np.array, *children)),
     lambda versions: ([versions.stacked], None),
 )
