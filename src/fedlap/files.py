@@ -2,15 +2,15 @@
 
 import errno
 import hashlib
-import io
 import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -174,28 +174,85 @@ HEADER = "header"
 
 
 def write_arrays(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write the header, which is JSON, and the arrays; missing folders are made, for the user alone."""
-    path, content = Path(path), io.BytesIO()  # in memory first: an archive that ends in a full disk ends badly
-    np.savez(content, **{HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}, **arrays)
-    size = content.tell()
+    """Write the header, which is JSON, and the arrays; missing folders are made, for the user alone.
+
+    Arrays are made of what is given one at a time: together they may be larger than memory.
+    """
+    path = Path(path)
+    size = sum(getattr(array, "nbytes", 0) for array in arrays.values())
     with writing(path, size):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with replacing(path, mode=0o600, size=size) as file:
-        file.write(content.getbuffer())
+    everything = {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
+    with replacing(path, mode=0o600, size=size) as file, ArchiveWriter(file) as archive:
+        for name, array in everything.items():
+            archive.add(name, np.asarray(array))
+
+
+class ArchiveWriter:
+    """An .npz file that is written array after array, and given up without a second error if one cannot be written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        with self._zip.open(f"{name}.npy", "w", force_zip64=True) as entry:
+            np.lib.format.write_array(entry, array, allow_pickle=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is None:
+            return self._zip.close()
+        with suppress(Exception):  # an archive whose disk is full cannot be closed, either
+            self._zip.close()
+        return None
 
 
 def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the arrays; OSError if the file cannot be opened, ValueError whatever is wrong with it."""
+    with reading_arrays(path) as (header, arrays):
+        return header, dict(arrays)
+
+
+@contextmanager
+def reading_arrays(path: PathLike) -> Iterator[tuple[dict[str, Any], Mapping[str, np.ndarray]]]:
+    """The header, and arrays that are read when they are asked for; errors as those of `read_arrays`."""
     with open(path, "rb") as opened:
-        try:
-            with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(arrays.pop(HEADER).tobytes())
-        except Exception as error:  # a damaged archive fails in a dozen ways, each an exception of its own
-            raise ValueError(str(error)) from error
-    if not isinstance(header, dict):
-        raise ValueError("it does not say what it is of")
-    return header, arrays
+        with _sound():
+            file = np.load(opened, allow_pickle=False)
+            header = json.loads(file[HEADER].tobytes())
+        if not isinstance(header, dict):
+            raise ValueError("it does not say what it is of")
+        yield header, ArchiveReader(file)
+
+
+class ArchiveReader(Mapping[str, np.ndarray]):
+    """The arrays of an .npz file that is open, each read when it is asked for."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._names = file, [name for name in file.files if name != HEADER]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        with _sound():
+            return self._file[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@contextmanager
+def _sound() -> Iterator[None]:
+    """A damaged archive fails in a dozen ways, each an exception of its own: here they are all a ValueError."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(str(error)) from error
 
 
 # A folder of two files: one in JSON that says what it is, and arrays beside it that it knows by its hash --------------

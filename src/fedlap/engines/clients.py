@@ -1,6 +1,6 @@
 """The states of all clients where they are kept one by one, read as if they were stacked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedlap.arrays import Tree
+from fedlap.engines.scratch import Scratch
 
 
 class Clients(tuple):
@@ -31,10 +32,13 @@ class Clients(tuple):
     def contribution(self) -> Tree:
         return stack(client.contribution for client in self)
 
-    @classmethod
-    def repeat(cls, client: Tree, count: int) -> "Clients":
-        """So many clients in the same state."""
-        return cls([client] * count)
+    def of(self, clients: Iterable[Tree]) -> "Clients":
+        """Other clients, kept where these are."""
+        return Clients(clients)
+
+    def keep(self, client: Tree) -> Tree:
+        """A client's state as it is kept here."""
+        return client
 
     def at(self, places: np.ndarray) -> Tree:
         """The states of some clients, stacked on the host."""
@@ -45,7 +49,24 @@ class Clients(tuple):
         clients = list(self)
         for place, client in zip(places.tolist(), new, strict=True):
             clients[place] = client
-        return Clients(clients)
+        return self.of(clients)
+
+
+class Spilled(Clients):
+    """Clients whose states are on disk, but for those that they all begin with."""
+
+    scratch: Scratch
+
+    def __new__(cls, clients: Iterable[Tree], scratch: Scratch) -> "Spilled":
+        made = super().__new__(cls, clients)
+        made.scratch = scratch
+        return made
+
+    def of(self, clients: Iterable[Tree]) -> "Spilled":
+        return Spilled(clients, self.scratch)
+
+    def keep(self, client: Tree) -> Tree:
+        return self.scratch.keep(client)
 
 
 def stack(trees: Iterable[Tree]) -> Tree:
@@ -64,10 +85,15 @@ def unstack(stacked: Tree, count: int) -> list[Tree]:
     return [jax.tree.unflatten(structure, [leaf[k] for leaf in leaves]) for k in range(count)]
 
 
-def _flatten_with_keys(clients: Clients) -> tuple[list[tuple[Any, Any]], None]:
-    return [(jax.tree_util.SequenceKey(k), client) for k, client in enumerate(clients)], None
+def _register(kind: type, make: Callable[[Any, Iterable[Tree]], Clients], place: Callable[[Any], Any]) -> None:
+    keyed = lambda clients: [(jax.tree_util.SequenceKey(k), client) for k, client in enumerate(clients)]
+    jax.tree_util.register_pytree_with_keys(
+        kind,
+        lambda clients: (keyed(clients), place(clients)),
+        make,
+        lambda clients: (tuple(clients), place(clients)),
+    )
 
 
-jax.tree_util.register_pytree_with_keys(
-    Clients, _flatten_with_keys, lambda _, children: Clients(children), lambda clients: (tuple(clients), None)
-)
+_register(Clients, lambda _, clients: Clients(clients), lambda _: None)
+_register(Spilled, lambda scratch, clients: Spilled(clients, scratch), lambda clients: clients.scratch)

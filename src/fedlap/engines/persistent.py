@@ -24,7 +24,7 @@ class Persistent:
         self._old: tuple[np.ndarray, Tree] | None = None  # in which places it differs from that one, and how
 
     @classmethod
-    def repeat(cls, state: Tree, count: int) -> "Persistent":
+    def of(cls, state: Tree, count: int) -> "Persistent":
         """So many clients in the same state."""
         return cls(jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), state))
 

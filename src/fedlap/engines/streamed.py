@@ -18,7 +18,7 @@ from fedlap.algebra.running import Running
 from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, Number, Tree
 from fedlap.engines import sums
-from fedlap.engines.clients import Clients, unstack
+from fedlap.engines.clients import Clients, Spilled, unstack
 from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.persistent import Persistent, put
 from fedlap.engines.round import ClientState, State, client_round, server_line
@@ -42,15 +42,15 @@ class Streamed:
         """The state before the first round: one client for all of them, and what the server's line adds up."""
         totals, needed = first_sums(setup, state.server, state.clients)
         client = jax.tree.map(np.asarray, remembered(setup, state.clients, needed))
-        keep = Clients.repeat if self.scratch else Persistent.repeat
-        return state._replace(clients=keep(client, setup.count), sums=totals)
+        clients = Spilled([client] * setup.count, self.scratch) if self.scratch else Persistent.of(client, setup.count)
+        return state._replace(clients=clients, sums=totals)
 
     def advance(self, setup: Setup, state: State, drawn: np.ndarray, batches: Any) -> State:
         """One round, a block after the other on each core."""
         places = np.flatnonzero(drawn)
         everybody, fraction = len(places) == setup.count, len(places) / setup.count
         scene = Scene(setup, state.server, Moment(state.round, state.start, setup.key), fraction)
-        changed = Changed(state.clients, places, self.scratch)
+        changed = Changed(state.clients, places)
         totals = None if everybody else state.sums
 
         def on_block(block: Block) -> list[Tree]:
@@ -87,8 +87,8 @@ class Streamed:
 class Changed:
     """The new states of the clients who take part, put together from blocks."""
 
-    def __init__(self, before: Clients | Persistent, places: np.ndarray, scratch: Scratch | None) -> None:
-        self._before, self._places, self._scratch = before, places, scratch
+    def __init__(self, before: Clients | Persistent, places: np.ndarray) -> None:
+        self._before, self._places = before, places
         self._new: Any = before.room(len(places)) if isinstance(before, Persistent) else [None] * len(places)
 
     def put(self, which: np.ndarray, new: Tree | list[Tree]) -> None:
@@ -100,7 +100,7 @@ class Changed:
             if isinstance(self._before, Persistent):
                 put(self._new, place, client)
             else:
-                self._new[place] = self._scratch.keep(client) if self._scratch else client
+                self._new[place] = self._before.keep(client)
 
     def clients(self) -> Clients | Persistent:
         """All clients after the round."""

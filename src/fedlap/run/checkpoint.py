@@ -6,18 +6,21 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import GetAttrKey, SequenceKey
 
 from fedlap import files
+from fedlap.engines.clients import Clients
 from fedlap.engines.round import State
 from fedlap.errors import DataError
 from fedlap.files import PathLike
 
-FORMAT = 3
+FORMAT = 4
 
 
 def save(path: PathLike, state: State, table: np.ndarray, description: Mapping[str, Any]) -> None:
     """Replace the checkpoint."""
-    arrays = {f"state{name}": np.asarray(leaf) for name, leaf in _named(state)}
+    named = [(jax.tree_util.keystr(place), leaf) for place, leaf in jax.tree_util.tree_leaves_with_path(state)]
+    arrays = {f"state{name}": leaf for name, leaf in named}
     files.write_arrays(path, {"format": FORMAT, **description}, {"table": table, **arrays})
 
 
@@ -26,33 +29,42 @@ def load(path: PathLike, like: State, rows: np.ndarray, description: Mapping[str
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no checkpoint to resume from")
-    header, table, arrays = _read(path)
-    for key, value in {"format": FORMAT, **description}.items():
-        if header.get(key) != value:
-            difference = f"its {key} is {header.get(key)}, this run's is {value}"
-            raise DataError(f"{path}: a checkpoint of another run: {difference}")
-    leaves = []
-    for name, leaf in _named(like):
-        saved, leaf = arrays.get(f"state{name}"), np.asarray(leaf)
-        if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
-            problem = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
-            raise DataError(f"{path}: state{name} is {problem}; expected {leaf.dtype} {leaf.shape}")
-        leaves.append(jax.numpy.asarray(saved))
-    state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    state = state._replace(round=int(state.round))
+    try:
+        with files.reading_arrays(path) as (header, arrays):
+            _check_same(path, header, description)
+            state, table = _state(path, arrays, like), arrays["table"]
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path}: not a readable checkpoint ({error})") from error
     expected = (state.round, *rows.shape[1:])
     if table.shape != expected:
         raise DataError(f"{path}: its table has shape {table.shape}; expected {expected}, a row a round")
     return state, table
 
 
-def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
-    try:
-        header, arrays = files.read_arrays(path)
-        return header, arrays.pop("table"), arrays
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: not a readable checkpoint ({error})") from error
+def _check_same(path: Path, header: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+    for key, value in {"format": FORMAT, **description}.items():
+        if header.get(key) != value:
+            difference = f"its {key} is {header.get(key)}, this run's is {value}"
+            raise DataError(f"{path}: a checkpoint of another run: {difference}")
 
 
-def _named(state: State) -> list[tuple[str, Any]]:
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+def _state(path: Path, arrays: Mapping[str, np.ndarray], like: State) -> State:
+    """The state in these arrays; of clients who are kept one by one, one at a time is read and put where they are."""
+
+    def read(place: tuple, leaf: Any) -> jax.Array:
+        name = f"state{jax.tree_util.keystr(place)}"
+        saved, wanted = arrays.get(name), np.asarray(leaf)
+        if saved is None or saved.shape != wanted.shape or saved.dtype != wanted.dtype:
+            problem = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
+            raise DataError(f"{path}: {name} is {problem}; expected {wanted.dtype} {wanted.shape}")
+        return jax.numpy.asarray(saved)
+
+    def restored(tree: Any, *at: Any) -> Any:
+        if isinstance(tree, Clients):
+            return tree.of([tree.keep(restored(client, *at, SequenceKey(k))) for k, client in enumerate(tree)])
+        return jax.tree_util.tree_map_with_path(lambda place, leaf: read((*at, *place), leaf), tree)
+
+    fields = {field: restored(part, GetAttrKey(field)) for field, part in like._asdict().items()}
+    return State(**fields)._replace(round=int(fields["round"]))
