@@ -9,6 +9,7 @@ import pytest
 import fedlap
 from fedlap.engines import sequential, vectorised
 from fedlap.engines.round import initial
+from fedlap.engines.sums import UNROLLED
 
 
 def many(count, names=None):
@@ -48,8 +49,8 @@ def test_a_program_is_no_longer_for_more_clients():
         }
         return {name: operands(program.jaxpr) for name, program in traced.items()}
 
-    few = lengths(3)
-    assert min(few.values()) > 0 and few == lengths(40)
+    some = lengths(UNROLLED + 1)
+    assert min(some.values()) > 0 and some == lengths(2 * UNROLLED)
 
 
 def test_the_server_of_clients_one_by_one_sees_many_of_them_stacked(monkeypatch):

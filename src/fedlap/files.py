@@ -171,6 +171,7 @@ def write(path: PathLike, content: str | bytes) -> None:
 # Named arrays and a header about them in one file, never a pickle -----------------------------------------------------
 
 HEADER = "header"
+ENTRY = 280  # bytes that an array in an archive takes beside its numbers and its name
 
 
 def write_arrays(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -179,10 +180,10 @@ def write_arrays(path: PathLike, header: Mapping[str, Any], arrays: Mapping[str,
     Arrays are made of what is given one at a time: together they may be larger than memory.
     """
     path = Path(path)
-    size = sum(getattr(array, "nbytes", 0) for array in arrays.values())
+    everything = {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
+    size = sum(getattr(array, "nbytes", 0) + ENTRY + 2 * len(name) for name, array in everything.items())
     with writing(path, size):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    everything = {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
     with replacing(path, mode=0o600, size=size) as file, ArchiveWriter(file) as archive:
         for name, array in everything.items():
             archive.add(name, np.asarray(array))

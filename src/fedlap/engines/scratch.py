@@ -26,7 +26,9 @@ class Scratch:
         self.folder = Path(folder or tempfile.gettempdir())
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
         self._free: list[int] = []
         self._end, self._lock = 0, threading.Lock()
 
@@ -38,7 +40,7 @@ class Scratch:
         kept, offset = [], slot.offset
         for array in arrays:
             with writing(self.folder, array.nbytes):
-                _write(self._file.fileno(), array, offset)
+                _write(self._descriptor, array, offset)
             kept.append(OnDisk(self, slot, offset, array.shape, array.dtype))
             offset += array.nbytes
         return jax.tree.unflatten(structure, kept)
@@ -48,7 +50,7 @@ class Scratch:
         array = np.empty(shape, dtype)
         view, done = _bytes(array), 0
         while done < array.nbytes:
-            done += os.preadv(self._file.fileno(), [view[done:]], offset + done)
+            done += os.preadv(self._descriptor, [view[done:]], offset + done)
         return array
 
     def _slot(self, size: int) -> "Slot":
