@@ -41,40 +41,69 @@ def assert_same_convolution(drawn, padding):
     assert_close(*(outputs_and_gradients(function, *drawn, padding) for function in (convolve, library)))
 
 
-@pytest.fixture
-def groups(monkeypatch):
-    """Three groups of two of the six images."""
-    inputs, weight = draw()
-    inputs = pad(inputs, 1)
-    monkeypatch.setattr(convolution, "CACHED", 2 * len(weight) ** 2 * inputs[0].size)
-    assert len(convolution.cache_groups(weight, inputs, inputs)) == 3
+# Each form of the product by sizes that take it: 3 × 3 filters of many channels, few channels, and any other filters.
+FORMS = {
+    "winograd": {"channels": 16, "filters": 18},
+    "planes": {"channels": 3},
+    "patches": {"channels": 16, "filters": 4},
+}
 
 
-@pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, 1), (5, 2), (2, 0), (1, 0)])
-def test_outputs_and_both_gradients_are_the_librarys(size, padding):
-    assert_same_convolution(draw(size=size), padding)
+@pytest.fixture(params=["winograd", "patches"])
+def groups(request, monkeypatch):
+    """Sizes of which two of the six images make a group, with a padding of one."""
+    sizes = FORMS[request.param]
+    inputs, _ = draw(**sizes)
+    winograd, cut = 16 * 4 * 3 * (16 + 18), 9 * pad(inputs, 1)[0].size
+    numbers = winograd if request.param == "winograd" else cut
+    monkeypatch.setattr(convolution, "CACHED", 2 * numbers)
+    assert convolution.group_size(len(inputs), numbers) == 2
+    return sizes
+
+
+@pytest.mark.parametrize(("form", "padding"), [("winograd", 0), ("planes", 0), ("planes", 1), ("patches", 0)])
+def test_outputs_and_both_gradients_are_the_librarys(form, padding):
+    assert_same_convolution(draw(**FORMS[form]), padding)
+
+
+@pytest.mark.parametrize(("size", "padding"), [(5, 2), (2, 0), (1, 0)])
+def test_filters_of_other_sizes(size, padding):
+    assert_same_convolution(draw(size=size, channels=16, filters=16), padding)
+
+
+def test_sides_of_an_even_length_and_more_padding_than_the_filter_needs():
+    assert_same_convolution(draw(height=6, width=8, **FORMS["winograd"]), 3)
 
 
 def test_groups_of_images_add_up(groups):
-    assert_same_convolution(draw(), 1)
+    assert_same_convolution(draw(**groups), 1)
 
 
 def test_a_prime_number_of_images_larger_than_the_cache(monkeypatch):
     monkeypatch.setattr(convolution, "CACHED", 1)
-    assert_same_convolution(draw(n=5), 0)
+    assert_same_convolution(draw(n=5, **FORMS["patches"]), 0)
 
 
-def test_no_images_have_no_outputs_and_no_gradient():
+def test_winograds_form_is_exact_to_rounding_in_single_precision():
+    drawn = draw(n=4, height=16, width=16, seed=5, **FORMS["winograd"])
+    exact = outputs_and_gradients(library, *drawn, 1)
+    single = [array.astype(jnp.float32) for array in drawn]
+    for found, known in zip(outputs_and_gradients(convolve, *single, 1), exact, strict=True):
+        assert abs(found - known).max() < 3e-6 * abs(known).max()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_images_have_no_outputs_and_no_gradient(form):
     """As of a memory without points."""
-    weight, images = jnp.ones((3, 3, 2, 4)), jnp.zeros((0, 6, 6, 2))
+    images, weight = draw(n=0, **FORMS[form])
     outputs, pullback = jax.vjp(convolve, images, weight)
-    assert outputs.shape == (0, 4, 4, 4)
+    assert outputs.shape == (0, 5, 3, weight.shape[-1])
     to_images, to_weight = pullback(outputs)
     assert to_images.shape == images.shape and not to_weight.any()
 
 
 def test_under_vmap_over_clients(groups):
-    first, second = draw(), draw(seed=1)
+    first, second = draw(**groups), draw(seed=1, **groups)
     stacked = [jnp.stack(pair) for pair in zip(first, second, strict=True)]
     together = jax.vmap(lambda x, w: outputs_and_gradients(convolve, x, w, 1))(*stacked)
     expected = [outputs_and_gradients(library, *drawn, 1) for drawn in (first, second)]
@@ -82,7 +111,7 @@ def test_under_vmap_over_clients(groups):
 
 
 def test_under_vmapped_pullbacks(groups):
-    inputs, weight = draw()
+    inputs, weight = draw(**groups)
     columns = jax.random.normal(jax.random.key(3), (2, *convolve(inputs, weight, 1).shape))
 
     def pull(function):
@@ -93,7 +122,7 @@ def test_under_vmapped_pullbacks(groups):
 
 
 def test_inside_a_loop(groups):
-    inputs, weight = draw()
+    inputs, weight = draw(**groups)
 
     def descend(function):
         loss = lambda weight: jnp.tanh(function(inputs, weight, 1)).sum()
@@ -113,9 +142,10 @@ def test_second_derivatives():
 
 
 @pytest.mark.parametrize(("platform", "by_library"), [("cpu", False), ("cuda", True)])
-def test_the_library_convolves_on_accelerators_only(platform, by_library):
+@pytest.mark.parametrize("form", FORMS)
+def test_the_library_convolves_on_accelerators_only(form, platform, by_library):
     step = jax.jit(jax.grad(lambda x, w: (convolve(x, w, 1) ** 2).sum(), (0, 1)))
-    text = step.trace(*draw()).lower(lowering_platforms=(platform,)).as_text()
+    text = step.trace(*draw(**FORMS[form])).lower(lowering_platforms=(platform,)).as_text()
     assert ("stablehlo.convolution" in text) == by_library
 
 
