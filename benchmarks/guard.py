@@ -222,9 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", nargs="?", help="to compare with; the last release if not given")
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument(
-        "--turns", type=int, default=40, help="of rounds; a network has half of them, a start a quarter"
-    )
+    parser.add_argument("--turns", type=int, default=100, help="of small rounds; others have fewer")
     parser.add_argument("--serve", choices=WORKLOADS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
