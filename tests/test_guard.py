@@ -24,7 +24,7 @@ def test_it_seldom_cries_wolf(turns):
     assert cries[LIMIT] <= 1000 * DOUBT + 3 * math.sqrt(1000 * DOUBT)
 
 
-@pytest.mark.parametrize(("turns", "ratio"), [(12, 2.5), (40, 1.5), (100, 1.35)])
+@pytest.mark.parametrize(("turns", "ratio"), [(12, 3.0), (40, 1.5), (100, 1.35)])
 def test_it_sees_what_is_slower(turns, ratio):
     rng = np.random.default_rng(turns)
     assert sum(judge(*machine(rng, turns, ratio)).slower for _ in range(1000)) > 900
