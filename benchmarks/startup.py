@@ -1,48 +1,178 @@
-"""How long `fedlap run` takes until its first round is trained, with an empty and with a filled compilation cache.
+"""Where the seconds of `fedlap run` go, with an empty and with a filled compilation cache.
 
-python benchmarks/startup.py
+    python benchmarks/startup.py [--repeats 3] [--against CHECKOUT] [-- WORDS]
+
+First the command as it is, until its first round is trained and until its end; in turn with that of another checkout,
+if one is named. Then in one thread, looked at two hundred times a second, the processor's seconds: what JAX takes to
+import, to trace, to lower and to compile or to find compiled, and what is left as fedlap's own. WORDS are for the
+command: a method to run, say.
 """
 
 import argparse
+import collections
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+CACHES = ("empty cache", "filled cache")
+EVERY = 0.005  # seconds between two looks
 
-def seconds(cache, folder):
-    """From starting the process to the first checkpoint, and to the end."""
-    command = [sys.executable, "-m", "fedlap", "run", "--output", str(folder)]
-    began = time.perf_counter()
-    with subprocess.Popen(
-        command, env={**os.environ, "XDG_CACHE_HOME": str(cache)}, stdout=subprocess.DEVNULL
-    ) as process:
+# The parts, by the end of a file's path and a function in it, or any: the first that is under way anywhere counts.
+PARTS = [
+    ("XLA: compiling, or finding what is compiled", "jax/_src/compiler.py", "compile_or_get_cached"),
+    ("JAX: lowering", "jax/_src/interpreters/mlir.py", "lower_jaxpr_to_module"),
+    ("JAX: tracing", "jax/_src/interpreters/partial_eval.py", "trace_to_jaxpr"),
+    ("runs told apart", "fedlap/experiments/sweep.py", "digest"),
+    ("shown", "fedlap/cli/display.py", "show"),
+    ("table and picture", "fedlap/experiments/summary.py", None),
+    ("table and picture", "fedlap/experiments/plots.py", None),
+    ("rounds, and their evaluation", "fedlap/run/simulation.py", "look"),
+    ("minibatches drawn", "fedlap/run/simulation.py", "plan"),
+    ("rounds, and their evaluation", "fedlap/run/simulation.py", "step"),
+    ("checkpoints", "fedlap/run/checkpoint.py", None),
+    ("data read", "fedlap/experiments/runner.py", "_federation"),
+    ("set-up of runs", "fedlap/run/simulation.py", "of"),
+    ("set-up of runs", "fedlap/run/simulation.py", "init"),
+]
+JAX_ITSELF = ("import jax, jaxlib, numpy", *dict.fromkeys(name for name, *_ in PARTS[:3]))
+
+
+def part_of(stack: list[tuple[str, str]]) -> str:
+    """The part that a stack of (file, function), the outermost first, is in."""
+    for file, function in stack:
+        if function == "<module>" and "site-packages" in file:
+            package = file.split("site-packages/")[1].split("/")[0]
+            return JAX_ITSELF[0] if package in ("jax", "jaxlib", "numpy", "etils", "ml_dtypes", "scipy") else "imports"
+    if any(file.startswith("<frozen importlib") for file, _ in stack):
+        return "imports"
+    for name, end, wanted in PARTS:
+        if any(file.endswith(end) and wanted in (None, function) for file, function in stack):
+            return name
+    return "all else"
+
+
+def inside(file: str) -> None:
+    """Be the command in one thread, stopped for a look now and then; write the processor's seconds in each part."""
+    seconds, last = collections.Counter(), time.process_time()
+
+    def look(_: int, frame: types.FrameType | None) -> None:
+        nonlocal last
+        stack = []
+        while frame is not None:
+            stack.append((frame.f_code.co_filename, frame.f_code.co_name))
+            frame = frame.f_back
+        now = time.process_time()  # of all threads: a compiler's are waited for
+        seconds[part_of(stack[::-1])] += now - last
+        last = now
+
+    signal.signal(signal.SIGALRM, look)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
+    from fedlap.__main__ import main as command
+
+    try:
+        command()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        Path(file).write_text(json.dumps(dict(seconds)))
+
+
+# From outside ---------------------------------------------------------------------------------------------------------
+
+
+def environment(checkout: Path, cache: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(checkout / "src"), "XDG_CACHE_HOME": str(cache)}
+
+
+def whole(checkout: Path, cache: Path, folder: Path, words: list[str]) -> tuple[float, float, float]:
+    """Seconds from starting the process to the first checkpoint and to the end, and of the processor in all."""
+    command = [sys.executable, "-P", "-m", "fedlap", "run", *words, "--output", str(folder)]
+    began, used = time.perf_counter(), os.times()
+    with subprocess.Popen(command, env=environment(checkout, cache), stdout=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(folder.glob("*.*.checkpoints/*.npz")):
             time.sleep(0.005)
         first = time.perf_counter() - began
         process.wait()
-    return first, time.perf_counter() - began
+    now = os.times()
+    worked = now.children_user + now.children_system - used.children_user - used.children_system
+    return first, time.perf_counter() - began, worked
 
 
-def main():
+def parts(cache: Path, folder: Path, words: list[str]) -> dict[str, float]:
+    """Seconds of every part, in one thread."""
+    file = folder.with_suffix(".json")
+    command = [sys.executable, "-P", __file__, "--inside", str(file), "run", *words, "--output", str(folder)]
+    subprocess.run([*command, "--jobs", "1"], env=environment(ROOT, cache), stdout=subprocess.DEVNULL, check=True)
+    return json.loads(file.read_text())
+
+
+def show_whole(times: dict[tuple[str, str], list[tuple[float, float, float]]]) -> None:
+    """Medians and quartiles of the command as it is."""
+    print(f"{'':28}{'first round trained':>26}{'all done':>26}{'processor':>26}")
+    for (cache, checkout), rows in times.items():
+        cells = []
+        for column in zip(*rows, strict=True):
+            low, middle, high = statistics.quantiles(column, n=4) if len(column) > 1 else column * 3
+            cells.append(f"{middle:.2f} s ({low:.2f} – {high:.2f})")
+        print(f"{cache + checkout:28}" + "".join(f"{cell:>26}" for cell in cells))
+    if len(times) > len(CACHES):
+        for cache in CACHES:
+            now, before = (rows for (of, _), rows in times.items() if of == cache)
+            ratios = [statistics.median(b / a for a, b in zip(*columns, strict=True)) for columns in pairs(now, before)]
+            print(f"{cache + ', ratio':28}" + "".join(f"{ratio:>25.2f}x" for ratio in ratios))
+
+
+def pairs(now: list[tuple], before: list[tuple]) -> list[tuple]:
+    """Columns of both, side by side."""
+    return list(zip(zip(*now, strict=True), zip(*before, strict=True), strict=True))
+
+
+def show_parts(runs: dict[str, list[dict[str, float]]]) -> None:
+    """Medians of every part's seconds, JAX's first."""
+    names = dict.fromkeys(name for rows in runs.values() for row in rows for name in row)
+    median = {
+        cache: {n: statistics.median(row.get(n, 0.0) for row in rows) for n in names} for cache, rows in runs.items()
+    }
+    print(f"\n{'one thread, seconds of the processor':48}" + "".join(f"{cache:>16}" for cache in runs))
+    own = sorted((name for name in names if name not in JAX_ITSELF), key=lambda name: -median[CACHES[0]][name])
+    sums = {"JAX's and XLA's own": JAX_ITSELF, "fedlap's own": own}
+    for title, members in sums.items():
+        print(f"{title:48}" + "".join(f"{sum(of.get(n, 0.0) for n in members):>16.2f}" for of in median.values()))
+        for name in members:
+            print(f"  {name:46}" + "".join(f"{of.get(name, 0.0):>16.2f}" for of in median.values()))
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--inside"]:
+        file, *sys.argv[1:] = sys.argv[2:]
+        return inside(file)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    times = {"empty cache": [], "filled cache": []}
-    for _ in range(parser.parse_args().repeats):
+    parser.add_argument("--against", type=Path, help="the root of another checkout")
+    parser.add_argument("words", nargs="*")
+    asked = parser.parse_args()
+    checkouts = {"": ROOT} | ({", before": asked.against} if asked.against else {})
+    times = {(cache, name): [] for cache in CACHES for name in checkouts}
+    looked = {cache: [] for cache in CACHES}
+    for turn in range(asked.repeats):
         with tempfile.TemporaryDirectory() as scratch:
-            for name, folder in (("empty cache", "first"), ("filled cache", "second")):
-                times[name].append(seconds(Path(scratch) / "cache", Path(scratch) / folder))
-    print(f"{'':16}{'first round trained':>22}{'all done':>14}")
-    medians = {
-        name: [statistics.median(column) for column in zip(*pairs, strict=True)] for name, pairs in times.items()
-    }
-    for name, (first, done) in medians.items():
-        print(f"{name:16}{first:>20.2f} s{done:>12.2f} s")
-    (cold, cold_all), (warm, warm_all) = medians.values()
-    print(f"{'ratio':16}{cold / warm:>21.2f}x{cold_all / warm_all:>13.2f}x")
+            for cache in CACHES:
+                for name in list(checkouts)[:: 1 if turn % 2 else -1]:
+                    place = Path(scratch) / f"cache{name}", Path(scratch) / f"{cache}{name}"
+                    times[cache, name].append(whole(checkouts[name], *place, asked.words))
+            for cache in CACHES:
+                looked[cache].append(parts(Path(scratch) / "looked", Path(scratch) / f"{cache} looked", asked.words))
+    print(f"load {', '.join(f'{number:.1f}' for number in os.getloadavg())}")
+    show_whole(times)
+    show_parts(looked)
 
 
 if __name__ == "__main__":

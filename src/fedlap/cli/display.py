@@ -1,5 +1,6 @@
 """What a person sees while something runs, and the table at its end. Nothing is kept here."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,7 @@ def _cost(job: Job) -> float:
 
 # Displays -------------------------------------------------------------------------------------------------------------
 
+DRAWN_SECONDS = 0.1  # between two texts beside a bar: rounds may be shorter, and nobody sees each
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
 TEXTS = ("algorithm", "setting")  # columns of text; the others are of numbers
 
@@ -126,7 +128,7 @@ class Display:
         self.sweep, self.path, self.console = sweep, path, Console()
         self.progress = screen.bars(self.console, 22 if sweep.is_grid else len("runs"))
         self.running, self.began, self.counts, self.estimate = {}, time.monotonic(), [0, 0], Estimate()
-        self.logged = -LOG_SECONDS
+        self.logged = self.drawn = -math.inf
 
     def __enter__(self) -> "Display":
         algorithms, seeds = ", ".join(self.sweep.algorithms), ", ".join(map(str, self.sweep.final_seeds))
@@ -169,7 +171,9 @@ class Display:
             self.counts[1] += sum(result.diverged for result in event.results)
             self.left -= len(event.results)
             self.progress.advance(self.bar, len(event.results))
-        self.progress.update(self.bar, now=self._now())
+        if not isinstance(event, Advanced) or time.monotonic() - self.drawn >= DRAWN_SECONDS:
+            self.drawn = time.monotonic()
+            self.progress.update(self.bar, now=self._now())
         task = self.progress.tasks[self.bar]
         if not self.console.is_terminal and task.total and time.monotonic() - self.logged >= LOG_SECONDS:
             self.logged = time.monotonic()

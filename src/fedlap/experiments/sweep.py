@@ -13,6 +13,7 @@ precision = "float64"     of all runs; that of the process if not given
 """
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ class Cell:
     held_out: float
     spec: Spec  # with this algorithm and this seed only
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """A hash of all that a spec says and that can change a result: two cells that share it are the same.
 

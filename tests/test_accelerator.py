@@ -1,0 +1,138 @@
+"""On an accelerator every program is its own: each is lowered for CUDA, ahead of time and without a device.
+
+What must not be in them is a call back into Python, or a custom call that only a CPU has: LAPACK's, or a kernel of our
+own. Regression over sites (`fedlap.glm`, `fedlap.cox`) is NumPy and has no programs.
+"""
+
+import dataclasses
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import fedlap
+from fedlap.algorithms import ALGORITHMS
+from fedlap.data import Federation
+from fedlap.engines import evaluate, vectorised
+from fedlap.engines.round import initial
+from fedlap.models.likelihood import Categorical
+from fedlap.solvers import SOLVERS
+from methods import build, simulation
+
+OURS = r"cu[a-z]*_|__cu|Sharding$"  # CUDA's own libraries (cuSOLVER, cuBLAS, threefry's kernel), and no call at all
+PATCHES = r"x27x[fi]\d\d>"  # 3 × 3 pixels of three colours in a row: a convolution as a matrix product
+
+
+def lowered(function, *arguments, platform="cuda"):
+    """The program of a function for that platform, as text, before its compiler sees it."""
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+
+
+def of_round(run, platform="cuda"):
+    """The program of a round of all clients and the server."""
+    return lowered(vectorised.federated_round, run.setup, run.init(), run.plan(0), platform=platform)
+
+
+def foreign(program):
+    """The names of what an accelerator does not have."""
+    called = re.findall(r"custom_call @([^\s(]+)", program)
+    return [name for name in called if "callback" in name or not re.match(OURS, name)]
+
+
+def mlp():
+    return fedlap.mlp(hidden=(5,))
+
+
+def images(clients=2, rows=4):
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(clients * rows, 12, 12, 3)), np.arange(clients * rows) % 3
+    parts = [(inputs[k::clients], labels[k::clients]) for k in range(clients)]
+    return Federation.from_arrays(clients=parts, test=(inputs, labels))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_round_of_every_algorithm(name):
+    assert not foreign(of_round(simulation(name)))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pvi", "fedlap_cov_func"])
+def test_a_network(name):
+    """With gradients through layers, with noise on all weights, and with curvature and memory points."""
+    assert not foreign(of_round(simulation(name, model=mlp())))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_round_with_every_solver(solver):
+    assert not foreign(of_round(simulation("fedlap", solver=SOLVERS[solver]())))
+
+
+def test_a_full_covariance():
+    program = of_round(simulation("fedlap_cov", hyper={"covariance": "full"}))
+    assert "custom_call @cusolver" in program and not foreign(program)
+    assert foreign(of_round(simulation("fedlap_cov", hyper={"covariance": "full"}), platform="cpu"))
+
+
+def test_what_surrounds_a_round():
+    run = simulation("fedlap_cov_func", model=mlp())
+    task, w = run.setup.task, run.init().server.w
+    assert not foreign(lowered(initial, run.setup))
+    assert not foreign(lowered(lambda w, *test: evaluate.evaluate(task, w, *test), w, *run.test))
+    assert not foreign(lowered(lambda w, inputs: evaluate.predict(task, w, inputs), w, run.test[0]))
+
+
+def test_convolutions_are_the_librarys():
+    """Both ways: forwards, and backwards to the weights and to the inputs of every layer but the first."""
+    solver = fedlap.adam(epochs=1, batch=2)
+    run = fedlap.Simulation.of(build("fedlap"), images(), fedlap.zenke_cnn(), solver=solver, engine="vectorised")
+    program = of_round(run)
+    assert not foreign(program) and not re.search(PATCHES, program)
+    assert program.count("stablehlo.convolution") >= 4 + 4 + 3
+
+
+def test_only_a_cpu_convolves_by_matrix_products():
+    """Or the test above would look for what nobody does."""
+    convolve = lambda weight, images: fedlap.models.convolution.convolve(images, weight).sum()
+    arguments = np.ones((3, 3, 3, 4), np.float32), np.ones((2, 12, 12, 3), np.float32)
+    on_cpu, on_cuda = (lowered(jax.grad(convolve), *arguments, platform=platform) for platform in ("cpu", "cuda"))
+    assert re.search(PATCHES, on_cpu) and "stablehlo.convolution" not in on_cpu
+    assert not re.search(PATCHES, on_cuda) and "stablehlo.convolution" in on_cuda
+
+
+def test_clients_are_not_given_to_threads(monkeypatch):
+    """However large the model: an accelerator takes all of them as one program."""
+    large = fedlap.mlp(hidden=(8_000,))
+    assert simulation("fedlap", model=large, engine="auto").engine is not vectorised
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert simulation("fedlap", model=large, engine="auto").engine is vectorised
+
+
+@dataclasses.dataclass(frozen=True)
+class InPython(Categorical):
+    """A loss that leaves the device."""
+
+    def probabilities(self, outputs):
+        shape = jax.ShapeDtypeStruct(outputs.shape, outputs.dtype)
+        return jax.pure_callback(
+            lambda outputs: outputs, shape, super().probabilities(outputs), vmap_method="broadcast_all"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ByKernel(Categorical):
+    """A loss with a kernel that somebody wrote for a CPU."""
+
+    def probabilities(self, outputs):
+        shape = jax.ShapeDtypeStruct(outputs.shape, outputs.dtype)
+        return jax.ffi.ffi_call("own_kernel", shape, vmap_method="broadcast_all")(super().probabilities(outputs))
+
+
+def test_a_kernel_of_our_own_is_noticed():
+    assert set(foreign(of_round(simulation("fedlap_func", likelihood=ByKernel())))) == {"own_kernel"}
+
+
+def test_a_call_of_python_is_noticed():
+    """Without a device there is nobody to call back: to lower it fails."""
+    run = simulation("fedlap_func", likelihood=InPython())
+    with pytest.raises(ValueError, match="different from the lowering platform cuda"):
+        of_round(run)
