@@ -97,11 +97,8 @@ def results():
         an_entry("other", "slow", [9.0, 9.0, 9.0]),
         an_entry("other", "fast", [0.5, 0.5, 1.5]),
     ]
-    cells = [
-        {"workload": "a", "title": "A workload", "algorithm": algorithm, "load": [1.0, 2.0], "entries": [*entries]}
-        for algorithm in ("FedAvg", "FedProx")
-    ]
-    return {"cells": cells}
+    about = {"workload": "a", "title": "A workload", "load": [1.0, 2.0], "busy": False}
+    return {"cells": [{**about, "algorithm": name, "entries": [*entries]} for name in ("FedAvg", "FedProx")]}
 
 
 def test_the_table_has_each_peer_in_its_fastest_configuration(results):
@@ -112,6 +109,13 @@ def test_the_table_has_each_peer_in_its_fastest_configuration(results):
     ]
     assert not [line for line in lines if "slow" in line]
     assert "| other, slow | 9.00 s | 9.00 s – 9.00 s | 45.00 |" in report.tables(results, full=True)
+
+
+def test_a_run_replaces_its_own_cells(results):
+    first, second = results["cells"]
+    other = {**first, "workload": "b"}
+    again = {**second, "load": [0.0, 0.0]}
+    assert report.together([second, first], [other, again], ["b", "a"]) == [other, first, again]
 
 
 def test_other_work_is_named(results):

@@ -50,7 +50,7 @@ ENTRIES = (
 class Contestant:
     """A process that does a round when asked."""
 
-    def __init__(self, entry: Entry, python: Path, work: Path, algorithm: str, answer: Path):
+    def __init__(self, entry: Entry, python: Path, work: Path, algorithm: str, answer: Path, variables: dict):
         self.entry, self._answer = entry, answer
         hidden = () if entry is OURS else ("PYTHONPATH",)  # of another environment
         inherited = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -59,7 +59,7 @@ class Contestant:
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**inherited, **dict(entry.environment)},
+            env={**inherited, **variables, **dict(entry.environment)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -99,7 +99,7 @@ class Contestant:
         return json.loads(line)
 
 
-def hold(pythons: dict[str, Path], work: Path, algorithm: str, budget: float) -> list[dict]:
+def hold(pythons: dict[str, Path], work: Path, algorithm: str, budget: float, variables: dict) -> list[dict]:
     """What each contestant took for a round, and how far its answer is from fedlap's.
 
     Everybody has at least three turns, and more of them while they have taken less than `budget` seconds.
@@ -109,7 +109,7 @@ def hold(pythons: dict[str, Path], work: Path, algorithm: str, budget: float) ->
     try:
         for entry in ENTRIES:
             if entry.name in pythons:
-                contestants.append(Contestant(entry, pythons[entry.name], work, algorithm, answer))
+                contestants.append(Contestant(entry, pythons[entry.name], work, algorithm, answer, variables))
         answers = [contestant.answer() for contestant in contestants]
         seconds, memory = [[] for _ in contestants], [0.0] * len(contestants)
         order = list(range(len(contestants)))

@@ -33,6 +33,12 @@ def fastest(cell) -> list[dict]:
     return list(best.values())
 
 
+def together(before, now, order) -> list[dict]:
+    """The cells of an earlier run and of this one, which replaces its own, in the order of the workloads."""
+    place = lambda cell: (order.index(cell["workload"]), cell["algorithm"])
+    return [cell for _, cell in sorted({place(cell): cell for cell in (*before, *now)}.items())]
+
+
 def tables(results, full=False) -> str:
     """One table a cell: each peer's fastest configuration, or all of them and how far their weights are off."""
     return "\n\n".join(_table(cell, full) for cell in results["cells"])
@@ -42,7 +48,8 @@ def _table(cell, full):
     ours = median(cell["entries"][0])
     load = "–".join(f"{load:.1f}" for load in cell["load"])
     turns = len(cell["entries"][0]["seconds"])
-    lines = [f"**{cell['title']}, {cell['algorithm']}** ({turns} turns, load average {load})", ""]
+    busy = ", threads that sleep to wait" if cell["busy"] else ""
+    lines = [f"**{cell['title']}, {cell['algorithm']}** ({turns} turns, load average {load}{busy})", ""]
     lines += [_line(FULL if full else SHORT), _line(["---"] * len(FULL if full else SHORT))]
     for entry in cell["entries"] if full else fastest(cell):
         low, high = quartiles(entry)
