@@ -26,27 +26,29 @@ def draw(results, path) -> None:
         panel.set_axis_off()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle("One federated round, the same work for all: seconds (shorter is faster)")
+    figure.suptitle("One federated round, the same work for all (further left is faster; × is times fedlap's)")
     figure.savefig(path, dpi=110)
 
 
 def _panel(panel, cells):
     peers = [entry["peer"] for entry in cells[0]["entries"]]
     places = {peer: place for place, peer in enumerate(dict.fromkeys(peers))}
-    height = 0.8 / len(cells)
+    height = 0.7 / len(cells)
     for number, cell in enumerate(cells):
         ours = median(cell["entries"][0])
         for entry in fastest(cell):
             place, middle = places[entry["peer"]] + (number - (len(cells) - 1) / 2) * height, median(entry)
             low, high = quartiles(entry)
             label = cell["algorithm"] if entry["peer"] == peers[0] else None
-            panel.barh(place, middle, height * 0.9, color=COLOURS[cell["algorithm"]], label=label)
-            panel.plot([low, high], [place, place], color="black", linewidth=1)
+            colour = COLOURS[cell["algorithm"]]
+            panel.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.5)
+            panel.plot(middle, place, "o", color=colour, label=label)
             times = "" if entry["peer"] == peers[0] else f"  ({_times(middle / ours)})"
-            panel.text(max(middle, high) * 1.12, place, seconds(middle) + times, va="center", fontsize=8)
+            panel.text(max(middle, high) * 1.25, place, seconds(middle) + times, va="center", fontsize=8)
     panel.set_xscale("log")
     everything = [second for cell in cells for entry in fastest(cell) for second in (median(entry), *quartiles(entry))]
     panel.set_xlim(min(everything) / 3, max(everything) * 12)
+    panel.grid(axis="x", alpha=0.3)
     panel.set_yticks(list(places.values()), list(places))
     panel.invert_yaxis()
     panel.set_title(cells[0]["title"], fontsize=10, loc="left")

@@ -64,7 +64,9 @@ WORKLOADS = {
         _fashion,
         fedlap.adam(epochs=5, batch=32),
     ),
-    "cnn": Workload("Zenke CNN, 960 images, 10 clients", "cnn", _cifar_sized, fedlap.adam(epochs=1, batch=64)),
+    "cnn": Workload(
+        "Zenke CNN without dropout, 960 images, 10 clients", "cnn", _cifar_sized, fedlap.adam(epochs=1, batch=64)
+    ),
 }
 
 
