@@ -41,7 +41,7 @@ def main():
         for name in arguments.workloads:
             work = Path(scratch) / "work.npz"
             save(workloads.draw(workloads.WORKLOADS[name], arguments.data_dir), work)
-            for algorithm in ALGORITHMS:
+            for algorithm in arguments.algorithms:
                 results["cells"].append(cell(name, algorithm, pythons, work, arguments))
                 print(report.tables({"cells": results["cells"][-1:]}, full=True), end="\n\n", flush=True)
     if others := weights.strangers(results["cells"]):
@@ -77,6 +77,7 @@ def parsed():
     parser.add_argument("--busy", action="store_true", help="others use this machine: PyTorch's threads sleep to wait")
     parser.add_argument("--environments", type=Path, default=environments.default_folder(), help="where they are kept")
     parser.add_argument("--workloads", nargs="+", choices=workloads.WORKLOADS, default=list(workloads.WORKLOADS))
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     peers = [name for name in PACKAGES if name != "fedlap"]
     parser.add_argument("--peers", nargs="+", choices=peers, default=peers)
     return parser.parse_args()
