@@ -11,6 +11,7 @@ import optax
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
 from fedlap.arrays import Array, Tree
+from fedlap.solvers.loop import pick, repeat
 from fedlap.solvers.problem import Problem
 
 
@@ -40,16 +41,18 @@ class Adam:
     def minimise(self, problem: Problem, state: Tree) -> tuple[Tree, Tree]:
         optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
 
-        def step(i, carry):
-            variable, moments = carry
-            client = problem.minibatch(problem.rows[i], i)
+        def step(i, variable, moments):
+            client = problem.minibatch(pick(problem.rows, i), i)
             gradient = jax.grad(lambda v: scale * objective(v, client))(variable)
             update, moments = optimiser.update(gradient, moments)
             return optax.apply_updates(variable, update), moments
 
-        moments = state if self.keep else optimiser.init(problem.start)
-        variable, moments = jax.lax.fori_loop(0, problem.steps, step, (problem.start, moments))
-        return variable, moments if self.keep else ()
+        def remembering(i, kept, nothing):
+            return step(i, *kept), nothing
+
+        if self.keep:
+            return repeat(problem.steps, remembering, (problem.start, state), ())
+        return repeat(problem.steps, step, problem.start, optimiser.init(problem.start)), ()
 
     @property
     def _optimiser(self) -> Any:
