@@ -88,8 +88,8 @@ def _products(inputs: Array, weight: Array) -> Array:
     pieces = -(-terms // SHORT)
     length = terms // pieces
     products = inputs[..., :, None, :] * weight[..., None, :, :]
-    sums = sum(products[..., i * length : (i + 1) * length] for i in range(pieces)).sum(-1)
-    return sums if terms == pieces * length else sums + products[..., pieces * length :].sum(-1)
+    short = cast(Array, sum(products[..., i * length : (i + 1) * length] for i in range(pieces))).sum(-1)
+    return short if terms == pieces * length else short + products[..., pieces * length :].sum(-1)
 
 
 @_products.def_vmap

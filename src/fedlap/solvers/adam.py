@@ -32,8 +32,9 @@ class Adam:
 
     def schedule(self, rng: np.random.Generator, rows: np.ndarray, out: np.ndarray) -> None:
         """Each epoch visits every row once, in its own order; the last batch may be short."""
-        epochs = out.reshape(self.epochs, -1)
-        epochs[:, : len(rows)] = rng.permuted(np.broadcast_to(rows, (self.epochs, len(rows))), axis=1)
+        epochs = out.reshape(self.epochs, -1)[:, : len(rows)]
+        epochs[:] = rows
+        rng.permuted(epochs, axis=1, out=epochs)
 
     def init(self, variable: Tree) -> Tree:
         return self._optimiser.init(variable) if self.keep else ()
