@@ -12,7 +12,7 @@ from fedlap.arrays import Key
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method
 from fedlap.solvers import Solver
-from fedlap.streams import number, stream
+from fedlap.streams import number, stream, streams
 
 # Memory points: which inputs the clients and the server share for FedLap-Func -----------------------------------------
 
@@ -162,9 +162,9 @@ def draw_batches(solver: Solver, federation: Holdings, drawn: np.ndarray, seed: 
     sizes, size_of = np.unique(federation.sizes, return_inverse=True)
     steps = np.array([solver.step_count(size) for size in sizes.tolist()], np.int32)[size_of]
     batches = np.full((len(drawn), steps.max(), solver.batch), -1, np.int32)
+    of_client = streams(seed, "batches", round)
     for k in np.flatnonzero(drawn).tolist():
-        name, rows = federation.clients[k], federation.rows[k]
-        solver.schedule(stream(seed, "batches", round, name), rows, out=batches[k, : steps[k]])
+        solver.schedule(of_client(federation.clients[k]), federation.rows[k], out=batches[k, : steps[k]])
     return Batches(batches, steps * drawn)
 
 
