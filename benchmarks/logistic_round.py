@@ -4,10 +4,13 @@
 
 10 clients (5 of 36 and 5 of 67 points), 42 features, two logits, batch 4, 10 local epochs of Adam. All three do the
 same arithmetic on the same minibatches from the same start, and their answers are compared first. Then 27 runs
-(3 seeds × 9 values of δ) as one batch of fedlap, against one run.
+(3 seeds × 9 values of δ) as one batch of fedlap, against one run. With `--clients 10 100 1000` rounds of so many
+clients of 20 rows instead, in one vmap, against numba; both use one core.
 """
 
 import argparse
+import os
+import statistics
 
 import jax
 import numpy as np
@@ -19,9 +22,8 @@ from fedlap.engines import batch as grid
 DELTA, EPOCHS, BATCH, RATE = 1.0, 10, 4, 1e-3
 
 
-def federation():
+def federation(sizes=(36,) * 5 + (67,) * 5):
     rng = np.random.default_rng(0)
-    sizes = [36] * 5 + [67] * 5
     clients = [(rng.normal(size=(n, 42)).astype(np.float32), rng.integers(0, 2, n)) for n in sizes]
     return fedlap.Federation.from_arrays(clients=clients, test=clients[0])
 
@@ -107,29 +109,61 @@ def numba_round(data, rows, w_g, v):
     return lambda: loop(data.inputs, data.labels, rows, sizes, shares, w_g, v)
 
 
+class Round:
+    """The second round of a federation, by fedlap and by others."""
+
+    def __init__(self, data):
+        solver = fedlap.adam(epochs=EPOCHS, batch=BATCH, learning_rate=RATE)
+        self.run = fedlap.Simulation.of(fedlap.FedLap(delta=DELTA), data, fedlap.logistic(), solver=solver)
+        self.state = self.run.step(self.run.init())  # so that the duals are not zero
+        self.plan = self.run.plan(1)
+        w_g = np.asarray(self.state.server.w.flat).reshape(2, 42)
+        v = np.asarray(self.state.clients.factor.v.rows).reshape(-1, 2, 42)
+        self.problem = data, self.plan.batches.rows, w_g, v
+
+    def ours(self):
+        return jax.block_until_ready(self.run.step(self.state, self.plan))
+
+    def drawn_and_ours(self):
+        return jax.block_until_ready(self.run.step(self.state))
+
+    def compare(self, name, other):
+        answer = np.asarray(self.ours().server.w.flat).reshape(2, 42)
+        print(f"largest difference from {name}: {np.abs(answer - other).max():.1e}")
+
+
+def many_clients(counts, repeats):
+    """Rounds of more and more clients, each with 20 rows; the column of medians divided by them is a client's time."""
+    for count in counts:
+        of_all = Round(federation((20,) * count))
+        numba = numba_round(*of_all.problem)
+        of_all.compare("numba", numba())
+        contestants = {"fedlap": of_all.ours, "with drawing the minibatches": of_all.drawn_and_ours, "numba": numba}
+        seconds = interleave(contestants, repeats, warm_up=2)
+        show(f"{count:,} clients", seconds, "numba")
+        each = {name: 1e6 * statistics.median(values) / count for name, values in seconds.items()}
+        print("microseconds a client: " + ", ".join(f"{name} {value:.2f}" for name, value in each.items()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=30)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--clients", type=int, nargs="+", help="rounds of so many clients of 20 rows instead")
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
+    print(f"load {os.getloadavg()[0]:.1f}")
+    if arguments.clients:
+        return many_clients(arguments.clients, repeats)
     data, seeds = federation(), [0, 1, 2]
-    solver = fedlap.adam(epochs=EPOCHS, batch=BATCH, learning_rate=RATE)
-    run = fedlap.Simulation.of(fedlap.FedLap(delta=DELTA), data, fedlap.logistic(), solver=solver)
-    state = run.step(run.init())  # so that the duals are not zero
-    plan = run.plan(1)
-    rows = plan.batches.rows
-    w_g = np.asarray(state.server.w.flat).reshape(2, 42)
-    v = np.asarray(jax.vmap(lambda c: c.factor.v.flat)(state.clients)).reshape(10, 2, 42)
-
-    ours = lambda: jax.block_until_ready(run.step(state, plan))
-    drawn_and_ours = lambda: jax.block_until_ready(run.step(state))
-    pytorch, numba = torch_round(data, rows, w_g, v), numba_round(data, rows, w_g, v)
-    answer = np.asarray(ours().server.w.flat).reshape(2, 42)
-    for name, other in (("PyTorch", pytorch()), ("numba", numba())):
-        print(f"largest difference from {name}: {np.abs(answer - other).max():.1e}")
+    this = Round(data)
+    ours, solver = this.ours, this.run.solver
+    pytorch, numba = torch_round(*this.problem), numba_round(*this.problem)
+    this.compare("PyTorch", pytorch())
+    this.compare("numba", numba())
 
     contestants = {
         "fedlap, compiled round": ours,
-        "fedlap, with drawing the minibatches": drawn_and_ours,
+        "fedlap, with drawing the minibatches": this.drawn_and_ours,
         "numba": numba,
     }
     fast = interleave(contestants, repeats * 10, warm_up=3)

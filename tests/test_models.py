@@ -81,6 +81,17 @@ def test_initial_weights_fill_pytorchs_interval(layer, shape, fan_in):
     assert abs(params["weight"].mean()) < 5 * bound / math.sqrt(3 * params["weight"].size)
 
 
+@pytest.mark.parametrize("terms", [5, 42, 67])
+def test_tiny_products_side_by_side_are_products(terms):
+    """Of clients with minibatches of their own, and of settings that share them."""
+    inputs, weights = batch(3, 4, terms), batch(2, 3, 6, terms)
+    of_clients = jax.vmap(network.product)
+    close = lambda found, equation, *of: np.testing.assert_allclose(found, jnp.einsum(equation, *of), 1e-12, 1e-12)
+    close(of_clients(inputs, weights[0]), "kbf,kcf->kbc", inputs, weights[0])
+    close(jax.vmap(of_clients, (None, 0))(inputs, weights), "kbf,skcf->skbc", inputs, weights)
+    close(jax.vmap(network.product, (0, None))(inputs, weights[0, 0]), "kbf,cf->kbc", inputs, weights[0, 0])
+
+
 def test_tiny_products_have_the_gradients_of_products(monkeypatch):
     inputs, weight = batch(4, 3), batch(2, 3)
 

@@ -5,6 +5,7 @@ import numpy as np
 import fedlap
 from drawn import federation
 from fedlap.engines.setup import draw_plan, everyone
+from fedlap.streams import stream, streams
 
 ADAM = fedlap.adam(epochs=2, batch=4)
 EVEN = federation(3, sizes=[12, 12, 12])
@@ -38,3 +39,22 @@ def test_all_points_of_a_memory_count():
     """Beyond this number they are padding, of which no sample is drawn."""
     pool = fedlap.Simulation.of(fedlap.FedLapFunc(delta=1.0, memory=3), EVEN, fedlap.logistic()).setup.pool
     assert len(pool.memory) == pool.points > 9
+
+
+def test_streams_in_a_row_are_the_streams_by_themselves():
+    """Whatever the one before them has drawn: half a word of 64 bits may be left of it."""
+    named = streams(7, "batches", 2)
+    for name in ("a", "b", "a", "ä"):
+        for draws in (3, 4):  # one and a half words, two words
+            alone, among_others = (
+                rng.integers(2**32, size=draws, dtype=np.uint32) for rng in (stream(7, "batches", 2, name), named(name))
+            )
+            np.testing.assert_array_equal(alone, among_others)
+
+
+def test_adam_draws_the_orders_that_numpy_permutes():
+    """Which rows are drawn is part of a result: a faster way must draw the same."""
+    rows, out = np.arange(30, 41, dtype=np.int32), np.full((6, 4), -1, np.int32)
+    ADAM.schedule(stream(0, "order"), rows, out)
+    epochs = stream(0, "order").permuted(np.tile(rows, (2, 1)), axis=1)
+    np.testing.assert_array_equal(out.reshape(2, 12), np.pad(epochs, ((0, 0), (0, 1)), constant_values=-1))

@@ -16,6 +16,7 @@ from drawn import THREE, Squared, federation, points, trajectory
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client
 from fedlap.solvers import Problem
+from fedlap.solvers.loop import pick, repeat
 from methods import after, simulation
 
 
@@ -313,3 +314,27 @@ def test_all_solvers_find_the_same_minimiser():
     slow = fedlap.adam(epochs=3000, batch=12, learning_rate=1e-3)
     _, found = trajectory(method, drawn, 1, likelihood=Squared(), solver=slow)
     assert distance(flat(found[-1].clients.factor.v), flat(exact[-1].clients.factor.v)) < 1e-3
+
+
+# Steps.
+
+
+def test_a_client_takes_its_own_steps_beside_longer_ones():
+    """What passes goes on until the longest is done; here it counts the steps."""
+
+    def added(numbers, steps):
+        step = lambda i, kept, passing: (kept + pick(numbers, i) * passing, passing + 1)
+        return repeat(steps, step, jnp.zeros(()), jnp.ones(()))
+
+    numbers, steps = np.random.default_rng(0).normal(size=(3, 4, 7)), np.arange(12).reshape(3, 4) % 8
+    counted = np.arange(1, 8) * (np.arange(7) < steps[..., None])
+    expected = (numbers * counted).sum(-1)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(added))(numbers, steps), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(added(jnp.asarray(numbers[2, 3]), 3), expected[2, 3], rtol=1e-12)
+
+
+def test_a_row_is_picked_by_one_counter_or_by_many():
+    rows, places = jnp.arange(24).reshape(2, 3, 4), jnp.array([2, 0])
+    np.testing.assert_array_equal(jax.vmap(pick, (0, None))(rows, places[0]), rows[:, 2])
+    np.testing.assert_array_equal(jax.vmap(pick)(rows, places), rows[jnp.arange(2), places])
+    np.testing.assert_array_equal(jax.vmap(pick, (None, 0))(rows, jnp.array([1, 0])), rows[::-1])

@@ -6,7 +6,7 @@ restart, and whatever the order of the clients.
 
 import hashlib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
 import numpy as np
@@ -20,8 +20,27 @@ LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and
 
 def stream(seed: int, *purpose: object) -> np.random.Generator:
     """An independent generator for each seed and purpose, for example (62, "batches", 3, "cleveland")."""
-    name = "/".join(map(str, (seed, *purpose))).encode()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(hashlib.blake2b(name, digest_size=16).digest())))
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(_key(seed, *purpose))))
+
+
+def streams(seed: int, *purpose: object) -> Callable[[str], np.random.Generator]:
+    """`stream(seed, *purpose, name)` as a function of the name, for thousands of names in a row.
+
+    It is one generator, keyed anew: good until the next one is asked for, and four times faster to have.
+    """
+    philox = np.random.Philox(key=0)
+    generator, begin = np.random.Generator(philox), philox.state
+
+    def named(name: str) -> np.random.Generator:
+        begin["state"]["key"][:] = np.frombuffer(_key(seed, *purpose, name), ">u8")[::-1]  # the low word first
+        philox.state = begin
+        return generator
+
+    return named
+
+
+def _key(*purpose: object) -> bytes:
+    return hashlib.blake2b("/".join(map(str, purpose)).encode(), digest_size=16).digest()
 
 
 def number(name: str) -> int:

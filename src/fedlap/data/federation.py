@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -134,10 +135,15 @@ class Federation:
         names = self.class_names
         return self.test_inputs, self.test_labels if names is None else np.array(names)[self.test_labels]
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """N_k, how many rows each client owns."""
-        return np.array([len(rows) for rows in self.rows])
+        return validation.read_only(np.array([len(rows) for rows in self.rows]))
+
+    @cached_property
+    def by_name(self) -> np.ndarray:
+        """The places of the clients in the order of their names."""
+        return validation.read_only(np.argsort(self.clients))
 
     @property
     def class_counts(self) -> np.ndarray:

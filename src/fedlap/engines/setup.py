@@ -13,7 +13,7 @@ from fedlap.arrays import Key
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method
 from fedlap.solvers import Solver
-from fedlap.streams import number, stream
+from fedlap.streams import number, stream, streams
 
 # Memory points: which inputs the clients and the server share for FedLap-Func -----------------------------------------
 
@@ -31,6 +31,8 @@ class Holdings(Protocol):
     def rows(self) -> Sequence[np.ndarray]: ...
     @property
     def sizes(self) -> np.ndarray: ...
+    @property
+    def by_name(self) -> np.ndarray: ...
     @property
     def classes(self) -> int: ...
     @property
@@ -171,9 +173,9 @@ class Draw:
         """The minibatches of some of them, stacked."""
         rows = np.full((len(which), self.longest, self.solver.batch), -1, np.int32)
         places, steps = self.places[which], self.steps[which]
+        of_client = streams(self.seed, "batches", self.round)
         for out, k, count in zip(rows, places.tolist(), steps.tolist(), strict=True):
-            own = stream(self.seed, "batches", self.round, self.federation.clients[k])
-            self.solver.schedule(own, self.federation.rows[k], out=out[:count])
+            self.solver.schedule(of_client(self.federation.clients[k]), self.federation.rows[k], out=out[:count])
         return Batches(rows, steps)
 
     def all(self) -> Batches:
@@ -187,7 +189,7 @@ def draw_plan(
 
     Minibatches are drawn now, or else when they are needed.
     """
-    drawn = _draw_clients(federation.clients, participation, seed, round)
+    drawn = _draw_clients(federation, participation, seed, round)
     draw = draw_batches(solver, federation, drawn, seed, round)
     return Plan(drawn, draw.all() if ahead else draw)
 
@@ -216,14 +218,13 @@ def everyone(participation: float) -> bool:
     return isinstance(participation, float) and participation == 1.0
 
 
-def _draw_clients(names: Sequence[str], participation: float, seed: int, round: int) -> np.ndarray:
-    count = len(names)
+def _draw_clients(federation: Holdings, participation: float, seed: int, round: int) -> np.ndarray:
+    count = len(federation.clients)
     size = participation if isinstance(participation, int) else int(np.ceil(participation * count - 1e-9))
-    if size >= count:
-        return np.ones(count, bool)
-    by_name = np.argsort(names)  # in whatever order they come, the same names are drawn
-    drawn = by_name[stream(seed, "participants", round).permutation(count)[:size]]
-    return np.isin(np.arange(count), drawn)
+    drawn = np.full(count, size >= count)
+    if size < count:  # by name: in whatever order they come, the same are drawn
+        drawn[federation.by_name[stream(seed, "participants", round).permutation(count)[:size]]] = True
+    return drawn
 
 
 def pad(ragged: Sequence[np.ndarray], value: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 
 from fedlap.arrays import Array, Key
 from fedlap.checks import is_whole
@@ -60,14 +61,15 @@ def product(inputs: Array, weight: Array) -> Array:
     return _tiny_product(inputs, weight) if inputs.size * len(weight) <= TINY else inputs @ weight.T
 
 
-# Below this many multiplications a call of the matrix product costs more than the product: in a round of tiny
-# steps, the weight gradient written out as a sum is twice as fast.
+# Below this many multiplications a call of the matrix product costs more than the product: in a round of tiny steps
+# the sums written out are faster, those of the weight gradient twice.
 TINY = 4096
+SHORT = 32  # terms; XLA:CPU does a longer sum in two passes, with all products in memory between them
 
 
 @jax.custom_jvp
 def _tiny_product(inputs: Array, weight: Array) -> Array:
-    return inputs @ weight.T
+    return _products(inputs, weight)
 
 
 @_tiny_product.defjvp
@@ -75,6 +77,25 @@ def _tiny_product_jvp(primals, tangents):
     (inputs, weight), (input_tangent, weight_tangent) = primals, tangents
     written_out = (inputs[:, None, :] * weight_tangent).sum(-1)
     return _tiny_product(inputs, weight), input_tangent @ weight.T + written_out
+
+
+@custom_vmap
+def _products(inputs: Array, weight: Array) -> Array:
+    """x Wᵀ for each place of the leading axes, which vmap adds: [..., n, d] and [..., outputs, d]."""
+    if inputs.shape[:-2] != weight.shape[:-2]:  # many weights for the same inputs: a product worth a call
+        return inputs @ weight.swapaxes(-1, -2)
+    terms = inputs.shape[-1]
+    pieces = -(-terms // SHORT)
+    length = terms // pieces
+    products = inputs[..., :, None, :] * weight[..., None, :, :]
+    short = cast(Array, sum(products[..., i * length : (i + 1) * length] for i in range(pieces))).sum(-1)
+    return short if terms == pieces * length else short + products[..., pieces * length :].sum(-1)
+
+
+@_products.def_vmap
+def _products_side_by_side(count, batched, inputs, weight):
+    """A leading axis for both, of length one where there is nothing to tell apart."""
+    return _products(inputs if batched[0] else inputs[None], weight if batched[1] else weight[None]), True
 
 
 @dataclass(frozen=True)

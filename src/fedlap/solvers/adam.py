@@ -11,6 +11,7 @@ import optax
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
 from fedlap.arrays import Array, Tree
+from fedlap.solvers.loop import pick, repeat
 from fedlap.solvers.problem import Problem
 
 
@@ -31,8 +32,9 @@ class Adam:
 
     def schedule(self, rng: np.random.Generator, rows: np.ndarray, out: np.ndarray) -> None:
         """Each epoch visits every row once, in its own order; the last batch may be short."""
-        epochs = out.reshape(self.epochs, -1)
-        epochs[:, : len(rows)] = rng.permuted(np.broadcast_to(rows, (self.epochs, len(rows))), axis=1)
+        epochs = out.reshape(self.epochs, -1)[:, : len(rows)]
+        epochs[:] = rows
+        rng.permuted(epochs, axis=1, out=epochs)
 
     def init(self, variable: Tree) -> Tree:
         return self._optimiser.init(variable) if self.keep else ()
@@ -40,16 +42,18 @@ class Adam:
     def minimise(self, problem: Problem, state: Tree) -> tuple[Tree, Tree]:
         optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
 
-        def step(i, carry):
-            variable, moments = carry
-            client = problem.minibatch(problem.rows[i], i)
+        def step(i, variable, moments):
+            client = problem.minibatch(pick(problem.rows, i), i)
             gradient = jax.grad(lambda v: scale * objective(v, client))(variable)
             update, moments = optimiser.update(gradient, moments)
             return optax.apply_updates(variable, update), moments
 
-        moments = state if self.keep else optimiser.init(problem.start)
-        variable, moments = jax.lax.fori_loop(0, problem.steps, step, (problem.start, moments))
-        return variable, moments if self.keep else ()
+        def remembering(i, kept, nothing):
+            return step(i, *kept), nothing
+
+        if self.keep:
+            return repeat(problem.steps, remembering, (problem.start, state), ())
+        return repeat(problem.steps, step, problem.start, optimiser.init(problem.start)), ()
 
     @property
     def _optimiser(self) -> Any:
