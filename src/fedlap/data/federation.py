@@ -135,14 +135,22 @@ class Federation:
         names = self.class_names
         return self.test_inputs, self.test_labels if names is None else np.array(names)[self.test_labels]
 
-    @cached_property
+    @property
     def sizes(self) -> np.ndarray:
         """N_k, how many rows each client owns."""
+        return self._sizes
+
+    @property
+    def by_name(self) -> np.ndarray:
+        """The places of the clients in the order of their names."""
+        return self._by_name
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
         return validation.read_only(np.array([len(rows) for rows in self.rows]))
 
     @cached_property
-    def by_name(self) -> np.ndarray:
-        """The places of the clients in the order of their names."""
+    def _by_name(self) -> np.ndarray:
         return validation.read_only(np.argsort(self.clients))
 
     @property
