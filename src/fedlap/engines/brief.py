@@ -13,7 +13,12 @@ from fedlap.engines.setup import Setup
 
 prepare, draws_ahead = vectorised.prepare, vectorised.draws_ahead
 
-OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}  # XLA's older loops, LLVM's -O1
+# XLA's older loops, LLVM's -O1, and a program in one piece: to cut it up for many cores costs a tenth of compiling it.
+OPTIONS = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:

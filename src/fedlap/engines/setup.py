@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedlap.algebra.pytrees import pytree, static
-from fedlap.arrays import Key
+from fedlap.arrays import Key, on_device
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method
 from fedlap.solvers import Solver
@@ -123,11 +122,11 @@ def as_leaves(method: Method) -> Method:
 def make_shards(names: Sequence[str], sizes: np.ndarray, rows: np.ndarray, memory: MemoryPoints) -> Shard:
     """All clients' shards, stacked; `rows` are row numbers of the pool, [K, longest]."""
     return Shard(
-        rows=jnp.asarray(rows),
+        rows=on_device(rows),
         n=_reals(sizes),
         share=_reals(sizes / sizes.sum()),
-        number=jnp.asarray(np.array([number(name) for name in names], np.uint32)),
-        places=jnp.asarray(memory.mine),
+        number=on_device([number(name) for name in names], np.uint32),
+        places=on_device(memory.mine),
         weights=_reals(memory.weights),
     )
 
@@ -136,15 +135,15 @@ def make_pool(inputs: np.ndarray, labels: np.ndarray, memory: MemoryPoints) -> P
     """The arrays that row numbers point into, on the device."""
     return Pool(
         inputs=_reals(inputs),
-        labels=jnp.asarray(labels),
+        labels=on_device(labels),
         memory=_reals(memory.inputs),
-        points=jnp.asarray(len(memory.inputs)),
+        points=on_device(len(memory.inputs)),
     )
 
 
 def _reals(values: Any) -> jax.Array:
     """Numbers on the device, in its precision; converted on the host, where there is nothing to compile."""
-    return jnp.asarray(np.asarray(values, jax.dtypes.canonicalize_dtype(float)))
+    return on_device(values, jax.dtypes.canonicalize_dtype(float))
 
 
 class Plan(NamedTuple):
@@ -162,7 +161,7 @@ class Draw:
     """
 
     solver: Solver
-    federation: Holdings
+    federation: Holdings  # which has the names and the rows
     places: np.ndarray  # [D] of the clients drawn
     steps: np.ndarray  # [D] how many each takes
     longest: int  # of any client, drawn or not: one shape for all rounds
@@ -172,10 +171,10 @@ class Draw:
     def at(self, which: np.ndarray) -> Batches:
         """The minibatches of some of them, stacked."""
         rows = np.full((len(which), self.longest, self.solver.batch), -1, np.int32)
-        places, steps = self.places[which], self.steps[which]
-        of_client = streams(self.seed, "batches", self.round)
-        for out, k, count in zip(rows, places.tolist(), steps.tolist(), strict=True):
-            self.solver.schedule(of_client(self.federation.clients[k]), self.federation.rows[k], out=out[:count])
+        steps, of_client = self.steps[which], streams(self.seed, "batches", self.round)
+        for out, place, count in zip(rows, self.places[which], steps, strict=True):
+            name, own = self.federation.clients[int(place)], self.federation.rows[int(place)]
+            self.solver.schedule(of_client(name), own, out=out[:count])
         return Batches(rows, steps)
 
     def all(self) -> Batches:

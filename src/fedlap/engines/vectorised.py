@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedlap.arrays import on_device
 from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.round import State, client_round, server_round
 from fedlap.engines.setup import Setup
@@ -15,9 +15,7 @@ draws_ahead = True  # while the device is at work
 
 def prepare(setup: Setup, state: State) -> State:
     """The state before the first round, with clients stacked: leaf by leaf, [K, …]."""
-    repeat = lambda leaf: jnp.asarray(
-        np.broadcast_to(leaf, (setup.count, *leaf.shape))
-    )  # on the host: nothing to compile
+    repeat = lambda leaf: on_device(np.broadcast_to(leaf, (setup.count, *leaf.shape)))
     return state._replace(clients=jax.tree.map(repeat, state.clients))
 
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedlap import identity
 from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import AnyAlgorithm
-from fedlap.arrays import Array
+from fedlap.arrays import Array, on_device
 from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
 from fedlap.engines import EngineName, choose
@@ -87,9 +86,9 @@ class Simulation:
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
         inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
-        on_device = lambda inputs_, labels: (jnp.asarray(inputs_, inputs.dtype), jnp.asarray(labels))
-        test = on_device(federation.test_inputs, federation.test_labels)
-        watched = {name: on_device(*federation.checked(name, data)) for name, data in (watch or {}).items()}
+        as_test = lambda inputs_, labels: (on_device(inputs_, inputs.dtype), on_device(labels))
+        test = as_test(federation.test_inputs, federation.test_labels)
+        watched = {name: as_test(*federation.checked(name, data)) for name, data in (watch or {}).items()}
         size = Vector(weights).size
         chosen = choose(engine, size, len(federation.clients), lambda: _client_bytes(setup), scratch)
         return cls(
