@@ -82,7 +82,8 @@ def _tiny_product_jvp(primals, tangents):
 @custom_vmap
 def _products(inputs: Array, weight: Array) -> Array:
     """x Wᵀ for each place of the leading axes, which vmap adds: [..., n, d] and [..., outputs, d]."""
-    if inputs.shape[:-2] != weight.shape[:-2]:  # many weights for the same inputs: a product worth a call
+    places = jnp.broadcast_shapes(inputs.shape[:-2], weight.shape[:-2])
+    if math.prod((*places, *inputs.shape[-2:], weight.shape[-2])) > TINY:  # of all clients: many small ones are large
         return inputs @ weight.swapaxes(-1, -2)
     terms = inputs.shape[-1]
     pieces = -(-terms // SHORT)
