@@ -131,6 +131,18 @@ def test_the_picture_is_drawn(results, tmp_path):
     assert (tmp_path / "peers.png").stat().st_size > 5_000
 
 
+def test_the_committed_results_are_of_the_pins_and_of_the_same_work():
+    results = json.loads(chart.RESULTS.read_text())
+    assert weights.strangers(results["cells"]) == []
+    assert {(cell["workload"], cell["algorithm"]) for cell in results["cells"]} == {
+        (workload, algorithm) for workload in workloads.WORKLOADS for algorithm in ("FedAvg", "FedProx")
+    }
+    for pins in (ROOT / "benchmarks/peers/requirements").glob("*.txt"):
+        pinned = dict(line.split("==") for line in pins.read_text().split() if "==" in line)
+        found = {name: version.split("+")[0] for name, version in results["versions"][pins.stem].items()}
+        assert found == {name: pinned[name] for name in found}
+
+
 CONTESTANT = """
 from benchmarks.peers.turns import Turns
 turns, done = Turns("answer.npz"), 0
