@@ -5,7 +5,7 @@
 First the command as it is, until its first round is trained and until its end; in turn with that of another checkout,
 if one is named. Then in one thread, looked at two hundred times a second, the processor's seconds: what JAX takes to
 import, to trace, to lower and to compile or to find compiled, and what is left as fedlap's own. WORDS are for the
-command: a method to run, say.
+command: a method to run, say. Without any, the picture is docs/images/startup.png.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PICTURE = ROOT / "docs" / "images" / "startup.png"
 CACHES = ("empty cache", "filled cache")
 EVERY = 0.005  # seconds between two looks
 
@@ -135,13 +136,45 @@ def pairs(now: list[tuple], before: list[tuple]) -> list[tuple]:
     return list(zip(zip(*now, strict=True), zip(*before, strict=True), strict=True))
 
 
-def show_parts(runs: dict[str, list[dict[str, float]]]) -> None:
-    """Medians of every part's seconds, JAX's first."""
+def medians(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Of every part's seconds, with either cache."""
     names = dict.fromkeys(name for rows in runs.values() for row in rows for name in row)
-    median = {
+    return {
         cache: {n: statistics.median(row.get(n, 0.0) for row in rows) for n in names} for cache, rows in runs.items()
     }
-    print(f"\n{'one thread, seconds of the processor':48}" + "".join(f"{cache:>16}" for cache in runs))
+
+
+def draw(median: dict[str, dict[str, float]], path: Path) -> None:
+    """A bar for either cache, of parts: grey is JAX's own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    panel = figure.subplots()
+    own = sorted((n for n in median[CACHES[0]] if n not in JAX_ITSELF), key=lambda n: -median[CACHES[0]][n])
+    shown, colours = own[:4], ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3")
+    for place, (cache, of) in enumerate(median.items()):
+        rest = sum(of.get(name, 0.0) for name in own if name not in shown)
+        segments = [*zip(JAX_ITSELF, ("0.85", "0.55", "0.68", "0.78"), strict=True)]
+        segments += [*zip(shown, colours, strict=False)]
+        left = 0.0
+        for name, colour in segments:
+            width = of.get(name, 0.0)
+            panel.barh(place, width, left=left, color=colour, label=name if place == 0 else None)
+            left += width
+        panel.barh(place, rest, left=left, color="#e7298a", label="all else of fedlap's" if place == 0 else None)
+        panel.text(left + rest, place, f"  {left + rest:.1f} s", va="center", fontsize=9)
+    panel.set_yticks(range(len(median)), list(median))
+    panel.invert_yaxis()
+    panel.set_xlabel("seconds of one processor for `fedlap run`; grey is JAX's and XLA's own")
+    panel.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def show_parts(median: dict[str, dict[str, float]]) -> None:
+    """Medians of every part's seconds, JAX's first."""
+    names = dict.fromkeys(name for of in median.values() for name in of)
+    print(f"\n{'one thread, seconds of the processor':48}" + "".join(f"{cache:>16}" for cache in median))
     own = sorted((name for name in names if name not in JAX_ITSELF), key=lambda name: -median[CACHES[0]][name])
     sums = {"JAX's and XLA's own": JAX_ITSELF, "fedlap's own": own}
     for title, members in sums.items():
@@ -172,7 +205,9 @@ def main() -> None:
                 looked[cache].append(parts(Path(scratch) / "looked", Path(scratch) / f"{cache} looked", asked.words))
     print(f"load {', '.join(f'{number:.1f}' for number in os.getloadavg())}")
     show_whole(times)
-    show_parts(looked)
+    show_parts(medians(looked))
+    if not asked.words:
+        draw(medians(looked), PICTURE)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Side-by-side timing: contestants take turns in one process, so that all see the same machine."""
 
+import json
+import os
 import statistics
+import subprocess
 import time
 
 
@@ -31,3 +34,30 @@ def show(title, seconds, reference):
 
 def _text(seconds):
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
+
+
+class Child:
+    """A warm process that answers every line with one of numbers: it is asked when it is its turn."""
+
+    def __init__(self, command, **variables):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, env={**os.environ, **variables}, **pipes)
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(self.process.args)} ended with code {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self):
+        self.process.stdin.write("\n")
+        return self.hear()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def load():
+    """The load average of the last minute."""
+    return round(os.getloadavg()[0], 1)

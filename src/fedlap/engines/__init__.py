@@ -29,7 +29,8 @@ SMALL = 10_000
 # Up to so many clients of a small model are one program, with all their states in one array.
 MANY = 256
 # Numbers in one vector of all clients of a block: so few that a step's vectors stay in a core's cache.
-CACHED = 16_384
+CACHED = 10_752
+LEAST = 64  # clients, however long their vectors: what is between blocks costs a millisecond
 # Clients of a larger model that run one after the other in a block: enough that what is between blocks is nothing.
 IN_TURN = 16
 
@@ -58,8 +59,9 @@ def choose(
         return ENGINES[name]
     outgrown = scratch is not None or count * client_bytes() > memory() / 4
     kept = Scratch(scratch) if outgrown else None
-    size = max(IN_TURN, min(MANY, CACHED // weights)) if together else IN_TURN
-    return Sharded(size, together, kept) if name == "sharded" else Streamed(size, together, kept)
+    if name == "sharded":
+        return Sharded(MANY if together else IN_TURN, together, kept)
+    return Streamed(max(LEAST, min(MANY, CACHED // weights)) if together else IN_TURN, together, kept)
 
 
 def _fastest(together: bool, count: int, on_disk: bool) -> str:

@@ -1,0 +1,102 @@
+"""One device against two: the same clients, sharded over host devices that XLA is told to have.
+
+    python benchmarks/devices.py [--turns 15]
+
+FedLap on a small network (20-32-10) over 400 clients of 40 rows: many clients side by side, each too small to fill two
+cores by itself. Three warm processes take turns at a round: all clients in one program on one device; the engine for
+several devices with one of them; and with two. Their answers are compared first. The picture is
+docs/images/devices.png.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from timing import Child, load
+
+HERE = Path(__file__).resolve().parent
+RESULTS, PICTURE = HERE / "devices.json", HERE.parent / "docs" / "images" / "devices.png"
+CONTESTANTS = {
+    "one program": ("vectorised", 1),
+    "sharded over one device": ("sharded", 1),
+    "sharded over two devices": ("sharded", 2),
+}
+
+
+def serve(engine):
+    """Be one contestant: say what the weights are after two rounds, then the seconds of a round for every line."""
+    import jax
+    import numpy as np
+
+    import fedlap
+
+    rng = np.random.default_rng(0)
+    parts = [(rng.standard_normal((40, 20), np.float32), rng.integers(0, 10, 40)) for _ in range(400)]
+    data = fedlap.Federation.from_arrays(clients=parts, test=parts[0], classes=10)
+    model, solver = fedlap.mlp((32,)), fedlap.adam(epochs=5, batch=8)
+    run = fedlap.Simulation.of(fedlap.FedLap(delta=1.0), data, model, solver=solver, engine=engine)
+    state = run.step(run.step(run.init()))
+    print(json.dumps({"weights": np.asarray(state.server.w).tolist(), "devices": jax.device_count()}), flush=True)
+    for _ in sys.stdin:
+        plan = run.plan(state.round)
+        began = time.perf_counter()
+        jax.block_until_ready(run.step(state, plan).server)
+        print(json.dumps(time.perf_counter() - began), flush=True)
+
+
+def start(engine, devices):
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    return Child([sys.executable, __file__, "--serve", engine], XLA_FLAGS=flag, JAX_PLATFORMS="cpu")
+
+
+def draw(found, path):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 2.2), layout="constrained")
+    panel = figure.subplots()
+    for place, (name, seconds) in enumerate(found["seconds"].items()):
+        panel.barh(place, statistics.median(seconds), color="#1f77b4", alpha=0.35, height=0.6)
+        panel.plot(seconds, [place] * len(seconds), "|", color="#1f77b4")
+        panel.text(0.002, place, f"{name}, {statistics.median(seconds):.3f} s", va="center", fontsize=9)
+    panel.set_yticks([])
+    panel.invert_yaxis()
+    panel.set_xlabel("seconds a round, 400 clients; a stroke is a turn")
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        return serve(arguments.serve)
+    children = {name: start(*what) for name, what in CONTESTANTS.items()}
+    answers = {name: child.hear() for name, child in children.items()}
+    first = answers["one program"]["weights"]
+    largest = max(abs(weight) for weight in first)
+    for name, answer in answers.items():
+        difference = max(abs(a - b) for a, b in zip(answer["weights"], first, strict=True)) / largest
+        print(f"{name}: {answer['devices']} device(s), largest difference {difference:.1e} of the largest weight")
+    seconds = {name: [] for name in children}
+    for _ in range(arguments.turns):
+        for name, child in children.items():
+            seconds[name].append(child.ask())
+    for child in children.values():
+        child.end()
+    two = seconds["sharded over two devices"]
+    for name, own in seconds.items():
+        low, middle, high = statistics.quantiles(own, n=4)
+        pairs = statistics.median(a / b for a, b in zip(own, two, strict=True))
+        print(f"{name:28} {middle:.3f} s ({low:.3f}–{high:.3f}), {pairs:.2f} times two devices; load {load()}")
+    found = {"seconds": seconds, "load": load()}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    draw(found, PICTURE)
+
+
+if __name__ == "__main__":
+    main()
