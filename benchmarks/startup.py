@@ -152,7 +152,7 @@ def draw(median: dict[str, dict[str, float]], path: Path) -> None:
     panel = figure.subplots()
     own = sorted((n for n in median[CACHES[0]] if n not in JAX_ITSELF), key=lambda n: -median[CACHES[0]][n])
     shown, colours = own[:4], ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3")
-    for place, (cache, of) in enumerate(median.items()):
+    for place, of in enumerate(median.values()):
         rest = sum(of.get(name, 0.0) for name in own if name not in shown)
         segments = [*zip(JAX_ITSELF, ("0.85", "0.55", "0.68", "0.78"), strict=True)]
         segments += [*zip(shown, colours, strict=False)]

@@ -67,7 +67,7 @@ class Paced(Algorithm[Point, Dual, Point, Dual]):
         return t
 
     def server_update(self, g, c, s):
-        return Point(c.v.sum(0))
+        return Point(c.sum(lambda k: k.v))
 
 
 FILE = """

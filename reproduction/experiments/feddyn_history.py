@@ -18,7 +18,7 @@ class WeakerHistory(fedlap.FedDyn):
     strength: float = hyper("positive", default=1.0)
 
     def server_update(self, g, c, s):
-        mean = s.average(c.w)
+        mean = c.average(lambda k: k.w)
         h = g.h + s.participation * (mean - g.w)
         return Remembered(mean + self.strength * h, h)
 

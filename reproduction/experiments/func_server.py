@@ -35,8 +35,8 @@ class ClientOnly(fedlap.FedLapFunc):
     """The server adds up as in FedLap."""
 
     def server_update(self, g, c, s):
-        m = c.v.sum(0)
-        return Labelled(m, m, s.gather(c.y).mass)
+        m = c.sum(lambda k: k.v)
+        return Labelled(m, m, c.gather(lambda k: k.y).mass)
 
 
 @algorithm
@@ -44,7 +44,7 @@ class FromGlobal(fedlap.FedLapFunc):
     """The server starts from its last model."""
 
     def server_update(self, g, c, s):
-        return fedlap.FedLapFunc.server_update(self, g._replace(m=c.v.sum(0)), c, s)
+        return fedlap.FedLapFunc.server_update(self, g._replace(m=c.sum(lambda k: k.v)), c, s)
 
 
 @hyperparameters

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedlap.arrays import Tree
 from fedlap.engines.setup import Setup
 from fedlap.engines.streamed import Block, Scene, Streamed, Work, some_clients
+from fedlap.errors import ConfigError
 
 CLIENTS = "clients"  # the one axis of the mesh
 
@@ -74,6 +75,9 @@ class Sharded(Streamed):
 
     @cached_property
     def mesh(self) -> Mesh:
+        if jax.device_count() != jax.process_count() * jax.local_device_count():
+            several = f"{jax.local_device_count()} of all {jax.device_count()} devices, {jax.process_count()} processes"
+            raise ConfigError(f"this process has {several}; expected as many devices of each process")
         return jax.make_mesh((jax.device_count(),), (CLIENTS,))
 
 
