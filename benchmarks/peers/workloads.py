@@ -97,7 +97,7 @@ def draw(workload: Workload, data_dir) -> Work:
     run = fedlap.Simulation.of(
         fedlap.FedAvg(), federation(clients), network(workload.model), solver=workload.solver, seed=SEED
     )
-    batches = run.plan(0).batches
+    batches = run.plan(0).batches.all()
     return Work(
         model=workload.model,
         algorithm="FedAvg",

@@ -11,7 +11,7 @@ def play(work, variant, turns):
     jax.config.update("jax_enable_x64", work.inputs.dtype == np.float64)
     run = simulation(work)
     plan, state = run.plan(0), run.init()
-    plan = plan._replace(batches=plan.batches._replace(rows=work.rows, steps=work.steps))
+    plan = plan._replace(batches=plan.batches.all()._replace(rows=work.rows, steps=work.steps))
     while True:
         after = jax.block_until_ready(run.step(state, plan))
         if turns.over(lambda after=after: to_flat(after.server.w.tree)):

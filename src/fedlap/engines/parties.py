@@ -73,6 +73,10 @@ class Batches(NamedTuple):
         """Those of some of several clients."""
         return Batches(self.rows[places], self.steps[places])
 
+    def all(self) -> "Batches":
+        """Those of all of them, drawn already."""
+        return self
+
 
 class Moment(NamedTuple):
     """What all clients know at the start of a round."""
