@@ -157,7 +157,7 @@ def draw(found, path):
                     note = "" if whole else f"{entry['drawn']:,} drawn"
                     if entry["on disk"]:
                         note += (", " if note else "") + "on disk"
-                    panel.annotate(note, (x, y), xytext=(5, -11), textcoords="offset points", fontsize=7)
+                    panel.annotate(note, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=7)
     for panel, what in ((times, "seconds a round"), (memory, "peak memory of the process, GB")):
         panel.set_xscale("log")
         panel.set_yscale("log")
@@ -165,8 +165,12 @@ def draw(found, path):
         panel.set_title(what, fontsize=10, loc="left")
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-        panel.set_xlim(60, 300_000)
-    times.legend(fontsize=8, frameon=False)
+        panel.set_xlim(60, 500_000)
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panel.yaxis.set_minor_formatter(lambda *_: "")
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    memory.set_ylim(0.1, 10)
+    figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -60,11 +60,11 @@ def draw(found, path):
     for place, (name, seconds) in enumerate(found["seconds"].items()):
         panel.barh(place, statistics.median(seconds), color="#1f77b4", alpha=0.35, height=0.6)
         panel.plot(seconds, [place] * len(seconds), "|", color="#1f77b4")
-        panel.text(0.002, place, f"{name}, {statistics.median(seconds):.3f} s", va="center", fontsize=9)
-    panel.set_yticks([])
+    titles = [f"{name}, {1000 * statistics.median(seconds):.0f} ms" for name, seconds in found["seconds"].items()]
+    panel.set_yticks(range(len(titles)), titles, fontsize=9)
     panel.invert_yaxis()
-    panel.set_xlabel("seconds a round, 400 clients; a stroke is a turn")
-    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.set_xlabel("seconds a round; a stroke is a turn")
+    panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
 
 

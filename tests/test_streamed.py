@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import pickle
 import warnings
 
 import jax
@@ -84,6 +85,16 @@ def test_what_was_read_from_a_state_once_can_be_read_again(scratch, drawn, tmp_p
         again = run.step(states[i])
         assert same_bits(again.server, states[i + 1].server) and same_bits(factors(again), seen[i + 1])
         assert all(same_bits(factors(state), before) for state, before in zip(states, seen, strict=True))
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_a_state_pickles(scratch, drawn, tmp_path):
+    run = with_engine("fedlap_cov", drawn, Streamed(3, True, Scratch(tmp_path) if scratch else None), participation=3)
+    before = run.step(run.init())
+    state = run.step(before)
+    for each in (state, before):
+        found = pickle.loads(pickle.dumps(each))
+        assert same_bits(found.server, each.server) and same_bits(factors(found), factors(each))
 
 
 def test_a_slot_on_disk_is_used_again(drawn, tmp_path):

@@ -68,6 +68,10 @@ class Spilled(Clients):
     def keep(self, client: Tree) -> Tree:
         return self.scratch.keep(client)
 
+    def __reduce__(self) -> tuple:
+        """Pickled, they are clients in memory: the file stays with its process."""
+        return Clients, (tuple(self),)
+
 
 def stack(trees: Iterable[Tree]) -> Tree:
     """Trees of arrays as one, [K, …], copied and not compiled: a program of K arguments takes K² to compile."""

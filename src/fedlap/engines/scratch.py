@@ -83,6 +83,10 @@ class OnDisk:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._scratch.read(self.offset, self.shape, self.dtype), dtype)
 
+    def __reduce__(self) -> tuple:
+        """Pickled, it is the array."""
+        return np.array, (np.asarray(self),)
+
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
