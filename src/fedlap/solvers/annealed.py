@@ -13,9 +13,6 @@ from fedlap.arrays import Array, Tree
 
 # Of Adam's second moment. The gradient has no noise to average out; what is long past only makes steps short.
 DECAY = 0.9
-# The moments of a weight that has arrived fall by that factor at every step, and soon below the least normal number,
-# where a processor takes a hundred times as long. So near to zero they have no part in a step, next to Adam's 1e-8.
-NOTHING = 1e-30
 
 
 @hyperparameters
@@ -39,17 +36,11 @@ class Annealed:
             variable, moments = carry
             update, moments = optimiser.update(gradient(variable), moments)
             rate = self.learning_rate * (1 - i / self.steps)
-            variable = optax.apply_updates(variable, jax.tree.map(lambda leaf: -rate * leaf, update))
-            return variable, moments._replace(mu=_flushed(moments.mu), nu=_flushed(moments.nu))
+            return optax.apply_updates(variable, jax.tree.map(lambda leaf: -rate * leaf, update)), moments
 
         found, _ = jax.lax.fori_loop(0, self.steps, step, (start, optimiser.init(start)))
         lower = function(found) <= function(start)
         return jax.tree.map(lambda new, old: jnp.where(lower, new, old), found, start)
-
-
-def _flushed(moment: Tree) -> Tree:
-    """A moment with zero for what is next to nothing."""
-    return jax.tree.map(lambda leaf: jnp.where(jnp.abs(leaf) < NOTHING, 0, leaf), moment)
 
 
 annealed = Annealed
