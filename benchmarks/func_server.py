@@ -93,8 +93,8 @@ def shares(data, rounds, repeats):
 
 def curves(data, rounds):
     """Accuracy and loss round by round, three seeds, with either solver."""
-    for model in (fedlap.mlp(), fedlap.logistic()):
-        print(f"\n{model.layers[1:]}: accuracy and loss in rounds {rounds // 2} and {rounds}")
+    for network, model in (("mlp", fedlap.mlp()), ("logistic", fedlap.logistic())):
+        print(f"\n{network}: accuracy and loss in rounds {rounds // 2} and {rounds}")
         for seed in range(3):
             for name, solver in SOLVERS.items():
                 run = simulation(data, solver, model, seed)
