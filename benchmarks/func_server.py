@@ -1,95 +1,124 @@
-"""FedLap-Func's server on the network of `mlp_round.py`: its share of a round, and the same problem in fewer weights.
+"""FedLap-Func's server on the network of `mlp_round.py`: its share of a round, and what it reaches of its objective.
 
-    python benchmarks/func_server.py [--data-dir FOLDER] [--rounds 3]
+    python benchmarks/func_server.py [--data-dir FOLDER] [--rounds 3] [--curves 10]
 
-The objective τ Σ_i ℓ(ŷ_i, w) + ½δ‖w − m‖² sees the first layer's weights W only through the M memory inputs. With
-orthonormal rows Q that span them, the part of W outside of the span is that of m at the minimum, and W Qᵀ is what is
-left to find: 200 × M numbers where there were 200 × 784. Both ways are timed on the problems of successive rounds, and
-what they reach of the whole objective is shown.
+The objective τ Σ_i ℓ(ŷ_i, w) + ½δ‖w − m‖² is solved by `descent()` in all weights, and by `annealed()` in those that
+the M memory inputs can see. First the problems of successive rounds: the value that each reaches, and their seconds.
+Then whole rounds, as the engine runs them, with either solver and with a server that does next to nothing: what is
+between is the server's share. Last, with --curves, accuracy and loss of so many rounds, three seeds, side by side.
 """
 
 import argparse
+import dataclasses
 import os
+import statistics
 
 import jax
-import jax.numpy as jnp
 from mlp_round import BATCH, DELTA, EPOCHS, RATE, federation
 from timing import interleave, show
 
 import fedlap
 from fedlap.algebra.quadratic import square
-from fedlap.algebra.soft_labels import Memory
-from fedlap.algebra.vector import Vector
+from fedlap.algebra.soft_labels import Distilled, Memory
+from fedlap.engines import parties
 from fedlap.engines.parties import distillation
 
-FIRST = 1  # of the layers, after the one that flattens
+SOLVERS = {"descent()": fedlap.descent(), "annealed()": fedlap.annealed()}
+IDLE = "server idle"
 
 
-class Server:
+class Problem:
     """The server's problem of one round, as `FedLapFunc.server_update` states it."""
 
     def __init__(self, run, before, after):
-        pool, shards = run.setup.pool, run.setup.shards
-        stacked = after.clients.contribution
-        self.task, self.algorithm, self.examples = run.setup.task, run.algorithm, shards.n.sum()
-        self.m, self.y = stacked.v.sum(0), Memory(pool.memory, shards.places).place(stacked.y)
+        stacked, shards = after.clients.contribution, run.setup.shards
+        memory = Memory(run.setup.pool.memory, shards.places)
+        self.setup, self.m, self.n = run.setup, stacked.v.sum(0), shards.n.sum()
         self.start = before.server.w + (self.m - before.server.m)
-        self.inputs = pool.memory.reshape(len(pool.memory), -1)
-        self.basis = jnp.linalg.svd(self.inputs, full_matrices=False)[2]
-
-    def objective(self, inputs, m):
-        distil, posterior = distillation(self.task, inputs), self.algorithm.delta / 2 * square(around=m)
-        return lambda w: (self.algorithm.tau * distil(w, self.y) + posterior(w)) / self.examples
+        distil = distillation(run.setup.task, memory.inputs)
+        posterior = run.algorithm.delta / 2 * square(around=self.m)
+        self.objective = Distilled(run.algorithm.tau, distil, memory.place(stacked.y), posterior)
 
     def value(self, w):
-        return float(self.objective(self.inputs, self.m)(w))
+        return float(self.objective(w) / self.n)
 
-    def whole(self, solver):
-        return jax.jit(lambda: solver.solve(self.objective(self.inputs, self.m), self.start))
+    def solved_by(self, solver):
+        setup = dataclasses.replace(self.setup, method=self.setup.method._replace(server_solver=solver))
+        return jax.jit(lambda: parties.server(setup, self.m, 1.0).argmin(self.objective, self.start))
 
-    def narrow(self, solver):
-        first = lambda w: w.tree[FIRST]["weight"]
-        put = lambda w, weight: Vector((*w.tree[:FIRST], {**w.tree[FIRST], "weight": weight}, *w.tree[FIRST + 1 :]))
-        project = lambda w: put(w, first(w) @ self.basis.T)
 
-        def work():
-            m, basis = first(self.m), self.basis
-            found = solver.solve(self.objective(self.inputs @ basis.T, project(self.m)), project(self.start))
-            return put(found, first(found) @ basis + m - (m @ basis.T) @ basis)
+def simulation(data, server_solver, model, seed=0):
+    solver = fedlap.adam(epochs=EPOCHS, batch=BATCH, learning_rate=RATE)
+    algorithm = fedlap.FedLapFunc(delta=DELTA, tau=0.1)
+    return fedlap.Simulation.of(algorithm, data, model, solver=solver, server_solver=server_solver, seed=seed)
 
-        return jax.jit(work)
+
+def finished(work):
+    return lambda: jax.block_until_ready(work())
+
+
+def problems(data, rounds, repeats):
+    """What each solver reaches of the objective, and its seconds; 5,000 steps of `descent` are the reference."""
+    run = simulation(data, SOLVERS["descent()"], fedlap.mlp())
+    before = run.init()
+    for number in range(1, rounds + 1):
+        after = run.step(before)
+        problem = Problem(run, before, after)
+        works = {name: finished(problem.solved_by(solver)) for name, solver in SOLVERS.items()}
+        first = problem.value(problem.start)
+        best = problem.value(problem.solved_by(fedlap.descent(tolerance=0.0))())
+        print(f"\nround {number}: objective at the start {first:.6f}, after 5,000 steps {best:.6f}")
+        for name, work in works.items():
+            value = problem.value(work())
+            print(f"{name:44}{value:.6f}, {(value - best) / (first - best):.2%} of all gain short")
+        show("the server's problem", interleave(works, repeats), "descent()")
+        before = after
+
+
+def shares(data, rounds, repeats):
+    """The part of a round that is the server's: what a round takes longer than one whose server is idle."""
+    solvers = {IDLE: fedlap.descent(steps=0), **SOLVERS}
+    runs = {name: simulation(data, solver, fedlap.mlp()) for name, solver in solvers.items()}
+    state = runs["descent()"].init()
+    for number in range(1, rounds + 1):
+        works = {name: finished(lambda run=run, state=state: run.step(state)) for name, run in runs.items()}
+        seconds = interleave(works, repeats)
+        show(f"round {number}, all of it, load {os.getloadavg()[0]:.1f}", seconds, IDLE)
+        for name in SOLVERS:
+            parts = [1 - idle / whole for idle, whole in zip(seconds[IDLE], seconds[name], strict=True)]
+            low, middle, high = statistics.quantiles(parts, n=4)
+            print(f"{name:44}the server's share {middle:.0%} ({low:.0%} – {high:.0%})")
+        state = runs["descent()"].step(state)
+
+
+def curves(data, rounds):
+    """Accuracy and loss round by round, three seeds, with either solver."""
+    for network, model in (("mlp", fedlap.mlp()), ("logistic", fedlap.logistic())):
+        print(f"\n{network}: accuracy and loss in rounds {rounds // 2} and {rounds}")
+        for seed in range(3):
+            for name, solver in SOLVERS.items():
+                run = simulation(data, solver, model, seed)
+                state, seen = run.init(), []
+                for _ in range(rounds):
+                    state = run.step(state)
+                    seen.append(run.evaluate(state))
+                said = (f"{float(e.accuracy):.4f} {float(e.nll):.4f}" for e in (seen[rounds // 2 - 1], seen[-1]))
+                print(f"seed {seed}, {name:36}{'    '.join(said)}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--curves", type=int, default=0)
     parser.add_argument("--data-dir")
     arguments = parser.parse_args()
-    data, solver = federation(arguments.data_dir), fedlap.adam(epochs=EPOCHS, batch=BATCH, learning_rate=RATE)
-    algorithm, usual = fedlap.FedLapFunc(delta=DELTA, tau=0.1), fedlap.descent()
-    options = {"solver": solver, "server_solver": usual}
-    run = fedlap.Simulation.of(algorithm, data, fedlap.mlp(), **options)
-    alone = fedlap.Simulation.of(algorithm, data, fedlap.mlp(), **{**options, "server_solver": fedlap.descent(steps=0)})
-    before = run.init()
-    for number in range(1, arguments.rounds + 1):
-        after = run.step(before)
-        server = Server(run, before, after)
-        works = {
-            "whole, descent()": server.whole(usual),
-            "narrow, descent()": server.narrow(usual),
-            "narrow, descent(tolerance=4e-3)": server.narrow(fedlap.descent(tolerance=4e-3)),
-            "narrow, descent(steps=200)": server.narrow(fedlap.descent(steps=200)),
-        }
-        print(f"\nround {number}: accuracy {float(run.evaluate(after).accuracy):.4f}, load {os.getloadavg()[0]:.1f}")
-        print(f"{'objective at the start':44}{server.value(server.start):.6f}")
-        for name, work in works.items():
-            print(f"{name:44}{server.value(work()):.6f}")
-        state = before
-        clients = {"all clients, server idle": lambda state=state: alone.step(state)}
-        finished = {name: lambda work=work: jax.block_until_ready(work()) for name, work in (clients | works).items()}
-        show("seconds", interleave(finished, arguments.repeats), "all clients, server idle")
-        before = after
+    data = federation(arguments.data_dir)
+    if arguments.curves:
+        curves(data, arguments.curves)
+        return
+    problems(data, arguments.rounds, arguments.repeats)
+    shares(data, arguments.rounds, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -300,6 +300,7 @@ DEFAULTS = {
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",
+    "solver annealed": "steps=200, learning_rate=0.003",
     "solver descent": "steps=5000, learning_rate=0.001, tolerance=0.001",
     "model logistic": "bias=False",
     "model mlp": "hidden=(200, 100), activation='relu'",

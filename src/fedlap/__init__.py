@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.run.grid import simulate_grid
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
-    from fedlap.solvers import adam, descent, lbfgs, newton
+    from fedlap.solvers import adam, annealed, descent, lbfgs, newton
 
 __version__ = "0.1.0"
 
@@ -80,6 +80,7 @@ __all__ = [
     "acar_cnn",
     "adam",
     "algorithm",
+    "annealed",
     "by_share",
     "choice",
     "cox",
@@ -128,7 +129,7 @@ _HOMES = {
     "run.grid": "simulate_grid",
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
-    "solvers": "adam descent lbfgs newton",
+    "solvers": "adam annealed descent lbfgs newton",
 }
 
 if not TYPE_CHECKING:

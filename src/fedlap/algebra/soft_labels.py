@@ -9,11 +9,15 @@ On its own points a client's mass cancels exactly, which leaves a function linea
 negative cross-entropy on its own would be unbounded below.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax.numpy as jnp
 
 from fedlap.algebra.pytrees import pytree
-from fedlap.algebra.vector import Linear
-from fedlap.arrays import Array
+from fedlap.algebra.quadratic import Quadratic
+from fedlap.algebra.vector import Linear, Vector
+from fedlap.arrays import Array, Number
 
 
 @pytree
@@ -46,3 +50,15 @@ class Memory:
             jnp.zeros(size, labels.mass.dtype).at[self.places].add(labels.mass),
             jnp.zeros((size, classes), labels.targets.dtype).at[self.places].add(labels.targets),
         )
+
+
+class Distilled(NamedTuple):
+    """w ↦ τ Σ_i τ_i ℓ(ŷ_i, w) + posterior(w), in its parts: who minimises it may state them in other coordinates."""
+
+    tau: Number
+    distil: Callable[[Vector, SoftLabels], Array]  # Σ_i τ_i ℓ(ŷ_i, w)
+    y: SoftLabels
+    posterior: Quadratic
+
+    def __call__(self, w: Vector) -> Array:
+        return self.tau * self.distil(w, self.y) + self.posterior(w)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algebra.soft_labels import SoftLabels
+from fedlap.algebra.soft_labels import Distilled, SoftLabels
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Algorithm, Laplace, algorithm
 
@@ -75,6 +75,6 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
         v, S, y = c.sum(lambda k: k.v), self.delta + c.sum(lambda k: k.V), c.gather(lambda k: k.y)
         m = S.solve(v, near=g.m)
         posterior = square(S, around=m) / 2
-        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
+        w = s.argmin(Distilled(self.tau, s.distil, y, posterior), g.w + (m - g.m))
         memory, H = self.tau * s.memory_hessian(w, y.mass, self.covariance), c.sum(lambda k: undamped(k.V, k.reached))
         return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + H + memory)

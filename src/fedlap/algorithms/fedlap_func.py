@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from fedlap.algebra.damping import by_share, damping
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algebra.soft_labels import SoftLabels
+from fedlap.algebra.soft_labels import Distilled, SoftLabels
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Algorithm, Point, algorithm
 
@@ -60,5 +60,5 @@ class FedLapFunc(Algorithm[Labelled, LabelledDual, Point, LabelledDual]):
         m, y = c.sum(lambda k: k.v), c.gather(lambda k: k.y)
         posterior = self.delta / 2 * square(around=m)
         # From FedLap's step, w_g + Σ_k ρ (w_k − w_g). Part of the model is in the labels, so m alone may be a poor one.
-        w = s.argmin(lambda w: self.tau * s.distil(w, y) + posterior(w), g.w + (m - g.m))
+        w = s.argmin(Distilled(self.tau, s.distil, y, posterior), g.w + (m - g.m))
         return Labelled(w, m, y.mass)

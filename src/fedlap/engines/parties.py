@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedlap.algebra.precision import Diagonal, Full, identity
-from fedlap.algebra.soft_labels import Memory, SoftLabels, weigh
+from fedlap.algebra.precision import Diagonal, Full, Isotropic, identity
+from fedlap.algebra.quadratic import fold, square
+from fedlap.algebra.soft_labels import Distilled, Memory, SoftLabels, weigh
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client, Server
 from fedlap.arrays import Array, Key, Number, Tree
@@ -20,6 +21,7 @@ from fedlap.errors import ConfigError
 from fedlap.models.curvature import Curvature, Examples, GaussNewton
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
+from fedlap.models.narrow import narrow
 
 if TYPE_CHECKING:
     from fedlap.engines.setup import Setup  # which is made of what is defined here
@@ -140,7 +142,11 @@ def server(setup: "Setup", zeros: Vector, participation: Number) -> Server:
     task, pool, shards = setup.task, setup.pool, setup.shards
 
     def argmin(function: Callable[[Tree], Array], start: Tree) -> Tree:
-        return setup.method.server_solver.solve(lambda v: function(v) / shards.n.sum(), start)
+        solver = setup.method.server_solver
+        solve = lambda function, start: solver.solve(lambda v: function(v) / shards.n.sum(), start)
+        if isinstance(function, Distilled) and getattr(solver, "narrow", False):
+            return _narrow_argmin(task, pool.memory, function, start, solve)
+        return solve(function, start)
 
     def memory_hessian(w: Vector, mass: Array, structure: str) -> Diagonal | Full:
         size = len(pool.memory)
@@ -160,6 +166,20 @@ def server(setup: "Setup", zeros: Vector, participation: Number) -> Server:
         memory_hessian=memory_hessian,
         argmin=argmin,
     )
+
+
+def _narrow_argmin(task: Task, inputs: Array, function: Distilled, start: Vector, solve: Callable) -> Vector:
+    """argmin of a function that sees w through these inputs alone, and through a quadratic; in fewer weights if it can.
+
+    Of an isotropic quadratic, the part that the inputs do not see has its minimum where the quadratic has it.
+    """
+    posterior, seen = fold(function.posterior), narrow(task.model, inputs)
+    if seen is None or not isinstance(posterior.A, Isotropic):
+        return solve(function, start)
+    inside = lambda w: Vector(seen.inside(w.tree))
+    around = square(posterior.A / 2, around=inside(posterior.c))
+    found = solve(function._replace(distil=distillation(task, seen.inputs), posterior=around), inside(start))
+    return Vector(seen.whole(found.tree, posterior.c.tree))
 
 
 def _no_argmin(objective: object, start: object) -> Tree:

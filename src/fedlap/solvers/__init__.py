@@ -9,11 +9,23 @@ and a solver that needs no minibatches also has `solve(function, start)`, which 
 """
 
 from fedlap.solvers.adam import adam, descent
+from fedlap.solvers.annealed import annealed
 from fedlap.solvers.lbfgs import lbfgs
 from fedlap.solvers.newton import newton
 from fedlap.solvers.problem import Problem, ServerSolver, Solver
 
 SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
-SERVER_SOLVERS = {"descent": descent, "lbfgs": lbfgs, "newton": newton}
+SERVER_SOLVERS = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
 
-__all__ = ["SERVER_SOLVERS", "SOLVERS", "Problem", "ServerSolver", "Solver", "adam", "descent", "lbfgs", "newton"]
+__all__ = [
+    "SERVER_SOLVERS",
+    "SOLVERS",
+    "Problem",
+    "ServerSolver",
+    "Solver",
+    "adam",
+    "annealed",
+    "descent",
+    "lbfgs",
+    "newton",
+]

@@ -1,0 +1,48 @@
+"""A network's first dense layer in fewer weights: those that a few inputs can see.
+
+The layer knows its n inputs x_i only through W x_i. With orthonormal rows Q whose span has them all, W x_i is
+(W Qᵀ)(Q x_i): the network with W Qᵀ, of n columns, says of Q x_i what the network with W says of x_i. What is left of
+W, its part outside of the span, no output depends on.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fedlap.arrays import Array, Tree
+from fedlap.models.model import Trainable
+from fedlap.models.network import Dense, Flatten, Network
+
+
+class Narrow(NamedTuple):
+    """A network as some inputs see it, and the way back."""
+
+    layer: int  # the dense one
+    basis: Array  # Q, [n, d]
+    inputs: Array  # Q x_i, [n, n]
+
+    def inside(self, params: Tree) -> Tree:
+        """The weights that the inputs see: W Qᵀ for W."""
+        return self._put(params, params[self.layer]["weight"] @ self.basis.T)
+
+    def whole(self, inside: Tree, outside: Tree) -> Tree:
+        """All weights: inside of the span those given first, outside of it those of `outside`."""
+        given, other = inside[self.layer]["weight"], outside[self.layer]["weight"]
+        return self._put(inside, other + (given - other @ self.basis.T) @ self.basis)
+
+    def _put(self, params: Any, weight: Array) -> Tree:
+        layer = self.layer
+        return (*params[:layer], {**params[layer], "weight": weight}, *params[layer + 1 :])
+
+
+def narrow(model: Trainable, inputs: Array) -> Narrow | None:
+    """The model in fewer weights, if it begins with a dense layer that is wider than the inputs are many."""
+    if not isinstance(model, Network):
+        return None
+    layer = next((i for i, each in enumerate(model.layers) if not isinstance(each, Flatten)), None)
+    rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+    if layer is None or not isinstance(model.layers[layer], Dense) or not 0 < len(rows) < rows.shape[1]:
+        return None
+    basis = jnp.linalg.qr(rows.T)[0].T  # orthonormal even where inputs depend on each other
+    return Narrow(layer, basis, rows @ basis.T)
