@@ -57,7 +57,7 @@ def draw(found, path):
 
     figure = Figure(figsize=(7, 2.2), layout="constrained")
     panel = figure.subplots()
-    for place, (name, seconds) in enumerate(found["seconds"].items()):
+    for place, seconds in enumerate(found["seconds"].values()):
         panel.barh(place, statistics.median(seconds), color="#1f77b4", alpha=0.35, height=0.6)
         panel.plot(seconds, [place] * len(seconds), "|", color="#1f77b4")
     titles = [f"{name}, {1000 * statistics.median(seconds):.0f} ms" for name, seconds in found["seconds"].items()]

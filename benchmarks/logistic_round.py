@@ -142,7 +142,8 @@ def many_clients(counts, repeats):
         of_all = Round(federation((20,) * count))
         numba = numba_round(*of_all.problem)
         of_all.compare("numba", numba())
-        contestants = {"fedlap": of_all.ours, "the next minibatches drawn meanwhile": of_all.drawn_and_ours, "numba": numba}
+        drawn = "fedlap, the next minibatches drawn meanwhile"
+        contestants = {"fedlap": of_all.ours, drawn: of_all.drawn_and_ours, "numba": numba}
         seconds = interleave(contestants, repeats, warm_up=2)
         show(f"{count:,} clients", seconds, "numba")
         each = {name: 1e6 * statistics.median(values) / count for name, values in seconds.items()}
