@@ -4,6 +4,8 @@ import dataclasses
 import gc
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,8 @@ from fedlap.engines.scratch import OnDisk, Scratch
 from fedlap.engines.sharded import Sharded
 from fedlap.engines.streamed import Streamed, blocks
 from fedlap.errors import ConfigError
+from fedlap.run.rounds import load_begun
+from fedlap.run.simulation import histories
 from methods import after, simulation
 
 CLIENTS = 7
@@ -197,6 +201,69 @@ def test_what_no_sum_needs_is_not_remembered(drawn):
     assert jax.tree.leaves(state.clients) == [] and jax.tree.leaves(state.sums) == []
     wanted = after(dataclasses.replace(run, engine=vectorised), 2)
     np.testing.assert_allclose(state.server.w, wanted.server.w, rtol=1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+    """What a term may not read, or may."""
+
+    term: str
+
+    def __call__(self, c, g, s):
+        if self.term == "the server's state":
+            return c.sum(lambda k: k.w - g.w)
+        if self.term == "another sum":
+            n = c.sum(lambda k: k.n)
+            return c.sum(lambda k: k.w * (k.n / n))
+        if self.term == "another sum, of those drawn":
+            n = c.sum(lambda k: k.n)
+            return c.average(lambda k: k.w * n)
+        return c.average(lambda k: k.w - g.w)  # which is of this round, as g is
+
+
+@pytest.mark.parametrize("term", ["the server's state", "another sum", "another sum, of those drawn", "of the drawn"])
+def test_a_term_that_reads_more_than_a_contribution_is_refused(term, drawn):
+    """It would be right while all clients are one program, and wrong of more."""
+
+    @algorithm
+    class Reading(Hasty):
+        def server_update(self, g, c, s):
+            return Point(Reads(term)(c, g, s))
+
+    run = fedlap.Simulation.of(Reading(), drawn, fedlap.logistic(), engine="streamed")
+    refused = (
+        nullcontext()
+        if term == "of the drawn"
+        else pytest.raises(ConfigError, match=r"Reading: a term of c\.sum, c\.gather or c\.average reads")
+    )
+    with refused:
+        run.init()
+
+
+def test_threads_may_read_all_versions_at_once():
+    versions = [Persistent({"a": np.zeros((50, 3))})]
+    for number in range(1, 6):
+        versions.append(versions[-1].replaced(np.arange(number * 7), {"a": np.full((number * 7, 3), float(number))}))
+    wanted = [version.at(np.arange(50))["a"] for version in versions]
+
+    def read(which):
+        return all(np.array_equal(versions[which].at(np.arange(50))["a"], wanted[which]) for _ in range(300))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(read, [0, 5, 2, 4]))
+
+
+def test_a_run_that_goes_on_remembers_no_older_states(drawn, tmp_path):
+    """The state that a run goes on from is let go, or all that changes later would be kept for it."""
+    path, solver = tmp_path / "run.npz", fedlap.adam(epochs=1, batch=6)
+    run = fedlap.Simulation.of(
+        fedlap.FedLapCov(delta=1.0), drawn, fedlap.logistic(), solver=solver, participation=3, engine="streamed"
+    )
+    list(histories(run, 1, path))
+    for _ in histories(run, 6, path, load_begun(run, path, True)):
+        gc.collect()
+        alive = sum(isinstance(each, Persistent) for each in gc.get_objects())
+    assert alive <= 3
 
 
 def test_the_engine_is_chosen_by_size(monkeypatch, tmp_path):

@@ -52,9 +52,14 @@ def cores() -> list[int]:
 def memory() -> int:
     """How many bytes of memory there are for this process: the machine's, or fewer in a container."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 33
-    with suppress(OSError, ValueError):
-        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return whole
+    limits = [whole]
+    with suppress(OSError):
+        groups = [line.partition("::")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        for group in [Path("/sys/fs/cgroup" + own) for own in groups if own]:
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # without a limit it says "max"
+                    limits.append(int((folder / "memory.max").read_text()))
+    return min(limits)
 
 
 def reuse_memory() -> None:
@@ -63,10 +68,10 @@ def reuse_memory() -> None:
     Each client of a network takes and frees some thirty megabytes. Handed back to the system, they are taken page by
     page and filled with zeros again for the next client, which costs a third of the time.
     """
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for option, size in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, 1 << 28)):
-            library.mallopt(option, size)
+    with suppress(OSError, AttributeError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        if mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 1 << 25):  # older ones know a limit
+            mallopt(M_TRIM_THRESHOLD, 1 << 28)
 
 
 def stay_on(numbers: Iterable[int]) -> None:

@@ -184,7 +184,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
         t = cast(Any, object())
         try:
             return self.contribution(t, cast(Any, None), cast(Any, None)) is t
-        except AttributeError:
+        except Exception:  # of whichever class: it asks for what is not there
             return False
 
     @property

@@ -1,5 +1,6 @@
 """Many clients' states in memory, of which a round replaces some: as values, at the cost of those that change."""
 
+import threading
 from typing import Any, cast
 
 import jax
@@ -13,13 +14,14 @@ class Persistent:
 
     The latest version has the arrays. When some clients change, the new version takes the arrays over and the old one
     remembers what it had in their place (Baker's persistent arrays): who still holds it can read it and go on from it,
-    and if nobody does, it is gone at once.
+    and if nobody does, it is gone at once. Whoever holds one keeps what has changed since.
     """
 
-    __slots__ = ("_arrays", "_newer", "_old")
+    __slots__ = ("_arrays", "_lock", "_newer", "_old")
 
-    def __init__(self, arrays: Tree) -> None:
+    def __init__(self, arrays: Tree, lock: Any = None) -> None:
         self._arrays: Tree | None = arrays
+        self._lock = lock or threading.RLock()  # one for all versions, as they share the arrays
         self._newer: Persistent | None = None  # the version that has the arrays, or knows who has
         self._old: tuple[np.ndarray, Tree] | None = None  # in which places it differs from that one, and how
 
@@ -30,23 +32,29 @@ class Persistent:
 
     def at(self, places: np.ndarray) -> Tree:
         """The states of some clients, stacked: a copy."""
-        arrays = self._have()
-        return jax.tree.map(lambda leaf: leaf[places], arrays)
+        with self._lock:
+            return jax.tree.map(lambda leaf: leaf[places], self._have())
 
     def replaced(self, places: np.ndarray, new: Tree) -> "Persistent":
         """The version after these clients have changed."""
-        arrays = self._have()
-        if all(len(leaf) == len(places) for leaf in jax.tree.leaves(arrays)):
-            return Persistent(new)
-        old = self.at(places)
-        put(arrays, places, new)
-        newer = Persistent(arrays)
-        self._arrays, self._newer, self._old = None, newer, (places, old)
-        return newer
+        with self._lock:
+            arrays = self._have()
+            if all(len(leaf) == len(places) for leaf in jax.tree.leaves(arrays)):
+                return Persistent(new)
+            old = self.at(places)
+            put(arrays, places, new)
+            newer = Persistent(arrays, self._lock)
+            self._arrays, self._newer, self._old = None, newer, (places, old)
+            return newer
+
+    def __reduce__(self) -> tuple:
+        """Pickled, it is this version alone."""
+        return Persistent, (self.stacked,)
 
     def room(self, count: int) -> Tree:
         """Arrays for the states of so many clients, yet to be written."""
-        return jax.tree.map(lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), self._have())
+        with self._lock:
+            return jax.tree.map(lambda leaf: np.empty((count, *leaf.shape[1:]), leaf.dtype), self._have())
 
     @property
     def factor(self) -> Tree:
@@ -63,7 +71,8 @@ class Persistent:
     @property
     def stacked(self) -> Any:
         """All states, a copy: the arrays themselves change."""
-        return jax.tree.map(np.copy, self._have())
+        with self._lock:
+            return jax.tree.map(np.copy, self._have())
 
     def _have(self) -> Any:
         """The arrays, taken back from a newer version if need be."""

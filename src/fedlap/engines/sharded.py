@@ -35,19 +35,20 @@ class Sharded(Streamed):
 
     def blocks(self, places: np.ndarray, order: np.ndarray) -> Iterator[Block]:
         """Blocks in which each process has clients of its own, and each of its devices as much to do as the others."""
-        owner, processes, devices = places % jax.process_count(), jax.process_count(), jax.local_device_count()
-        own = [order[owner[order] == process] for process in range(processes)]
-        longest = max(map(len, own))
+        processes, devices = jax.process_count(), jax.local_device_count()
+        longest = max(np.bincount(places % processes, minlength=processes))
         count = -(-longest // (self.size * devices))
-        each = -(-longest // (count * devices)) * devices
+        each = min(self.size, _coarse(-(-longest // (count * devices)))) * devices
+        own = order[self.mine(places)[order]]
+        dealt = np.arange(each).reshape(-1, devices).T.ravel()  # in turn, as cards are: sizes are in order
         for begin in range(0, longest, each):
-            parts = [clients[begin : begin + each] for clients in own]
-            filled = [np.concatenate([part, np.full(each - len(part), order[0])]) for part in parts]
-            real = [np.arange(each) < len(part) for part in parts]
-            dealt = np.arange(each).reshape(-1, devices).T.ravel()  # in turn, as cards are: sizes are in order
-            which, real = (np.stack(some)[:, dealt] for some in (filled, real))
-            mine = which[jax.process_index()], real[jax.process_index()]
-            yield Block(*mine)
+            part = own[begin : begin + each]
+            # A client of this process for padding, or one that it knows nothing of: in its first state.
+            filled = np.concatenate([part, np.full(each - len(part), own[0] if len(own) else order[0])])
+            yield Block(filled[dealt], (np.arange(each) < len(part))[dealt])
+
+    def mine(self, places: np.ndarray) -> np.ndarray:
+        return places % jax.process_count() == jax.process_index()
 
     def run(self, scene: Scene, work: Work, changes: bool) -> tuple[Tree, list[Tree]]:
         """A block on all devices of all processes: the new states of this process's clients, and the sums of all."""
@@ -97,6 +98,12 @@ def _compiled(mesh: Mesh, changes: bool, together: bool, scene: Scene, work: Wor
         check_vma=False,  # a client's loop begins with what is the same everywhere and ends with what is not
     )
     return mapped(scene, work)
+
+
+def _coarse(number: int) -> int:
+    """At least so many, of few numbers: each is a program, and how many clients a process has is left to chance."""
+    step = max(1, 2 ** (int(number).bit_length() - 3))
+    return -(-number // step) * step
 
 
 def _local(leaf: jax.Array) -> np.ndarray:

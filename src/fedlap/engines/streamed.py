@@ -40,8 +40,10 @@ class Streamed:
 
     def prepare(self, setup: Setup, state: State) -> State:
         """The state before the first round: one client for all of them, and what the server's line adds up."""
-        totals, needed = first_sums(setup, state.server, state.clients)
-        client = jax.tree.map(np.asarray, remembered(setup, state.clients, needed))
+        line, one = lambda *of: server_line(setup, *of), _one(setup, state.clients.contribution)
+        sums.check_terms(setup.method.algorithm, line, state.server, one)
+        totals = _first(setup, state.server, state.clients.contribution)
+        client = jax.tree.map(np.asarray, first_client(setup, state.server, state.clients))
         clients = Spilled([client] * setup.count, self.scratch) if self.scratch else Persistent.of(client, setup.count)
         return state._replace(clients=clients, sums=totals)
 
@@ -50,7 +52,7 @@ class Streamed:
         places = np.flatnonzero(drawn)
         everybody, fraction = len(places) == setup.count, len(places) / setup.count
         scene = Scene(setup, state.server, Moment(state.round, state.start, setup.key), fraction)
-        changed = Changed(state.clients, places)
+        changed = Changed(state.clients, places, self.mine(places))
         totals = None if everybody else state.sums
 
         def on_block(block: Block) -> list[Tree]:
@@ -70,7 +72,12 @@ class Streamed:
 
     @property
     def threads(self) -> int:
-        return len(cores())
+        """As many as there are cores; an accelerator has work enough with two blocks."""
+        return len(cores()) if jax.default_backend() == "cpu" else 2
+
+    def mine(self, places: np.ndarray) -> np.ndarray:
+        """Which of the clients at these places are this process's."""
+        return np.ones(len(places), bool)
 
     def blocks(self, places: np.ndarray, order: np.ndarray) -> Iterator["Block"]:
         """The clients at these places, in this order, a block after the other."""
@@ -87,12 +94,14 @@ class Streamed:
 class Changed:
     """The new states of the clients who take part, put together from blocks."""
 
-    def __init__(self, before: Clients | Persistent, places: np.ndarray) -> None:
-        self._before, self._places = before, places
-        self._new: Any = before.room(len(places)) if isinstance(before, Persistent) else [None] * len(places)
+    def __init__(self, before: Clients | Persistent, places: np.ndarray, mine: np.ndarray) -> None:
+        self._before, self._places, count = before, places[mine], int(mine.sum())
+        self._row = np.cumsum(mine) - 1  # among this process's own
+        self._new: Any = before.room(count) if isinstance(before, Persistent) else [None] * count
 
     def put(self, which: np.ndarray, new: Tree | list[Tree]) -> None:
         """The new states of some of those who take part, stacked or a list; what is more than them is padding."""
+        which = self._row[which]
         if isinstance(self._before, Persistent) and not isinstance(new, list):
             return put(self._new, which, jax.tree.map(lambda leaf: np.asarray(leaf)[: len(which)], new))
         states = new if isinstance(new, list) else unstack(new, len(which))
@@ -142,15 +151,11 @@ def blocks(order: np.ndarray, size: int) -> Iterator[Block]:
         yield Block(filled, np.arange(even) < len(own))
 
 
-def first_sums(setup: Setup, server: Any, client: ClientState) -> tuple[list[Any], bool]:
-    """What the server's line adds up over all clients before the first round, and whether any of it lasts."""
-    totals = _first(setup, server, client.contribution)
-    return totals, any(total is not None for total in totals)
-
-
-def remembered(setup: Setup, client: ClientState, needed: bool) -> ClientState:
-    """A client's state without a contribution that is its factor, or that no sum needs."""
-    return client._replace(contribution=None) if setup.method.algorithm.sends_factor or not needed else client
+def first_client(setup: Setup, server: Any, client: ClientState) -> ClientState:
+    """A client's state as it is kept: without a contribution that is its factor, or that no sum needs."""
+    lasting = jax.tree.leaves(jax.eval_shape(_first, setup, server, client.contribution))
+    needed = lasting and not setup.method.algorithm.sends_factor
+    return client if needed else client._replace(contribution=None)
 
 
 def _in_turn(changes: bool, scene: Scene, work: Work) -> tuple[list[ClientState], list[Tree]]:
@@ -207,8 +212,7 @@ def _like(new: ClientState, old: ClientState) -> ClientState:
 @jax.jit
 def _first(setup: Setup, server: Any, sent: Tree) -> list[Any]:
     """The sums that last, of clients who have all sent the same; None for the others."""
-    places, memory = setup.shards.places, setup.pool.memory
-    one = sums.Several(jax.tree.map(lambda leaf: leaf[None], sent), places[:1], memory)
+    places, memory, one = setup.shards.places, setup.pool.memory, _one(setup, sent)
     found: list[Any] = []
 
     def answer(wish: sums.Wish) -> Any:
@@ -218,6 +222,11 @@ def _first(setup: Setup, server: Any, sent: Tree) -> list[Any]:
 
     sums.heard(server_line(setup, server, 1.0), answer)
     return found
+
+
+def _one(setup: Setup, sent: Tree) -> sums.Several:
+    """A client by itself, who has sent this."""
+    return sums.Several(jax.tree.map(lambda leaf: leaf[None], sent), setup.shards.places[:1], setup.pool.memory)
 
 
 @jax.jit

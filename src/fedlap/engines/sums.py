@@ -6,15 +6,17 @@ those on one device. A line is run once for every part, to hear what it asks for
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Literal
 
 from fedlap.algebra.soft_labels import Memory, SoftLabels
-from fedlap.algorithms.base import Received
+from fedlap.algorithms.base import AnyAlgorithm, Received
 from fedlap.arrays import Array, Tree
+from fedlap.errors import ConfigError
 
 
 class Several(NamedTuple):
@@ -57,8 +59,8 @@ def asking(answer: Answer) -> Received:
             count = len(jax.tree.leaves(part.sent)[0])
             shares = jnp.ones(count) if weights is None else jax.vmap(weights)(part.sent)
             for mask in (part.drawn, part.real):
-                shares = shares if mask is None else shares * mask
-            values = jax.vmap(term)(part.sent)
+                shares = shares if mask is None else jnp.where(mask > 0, shares, 0)
+            values = _masked(jax.vmap(term)(part.sent), part.real)
             return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), values), shares.sum()
 
         def finish(total: tuple[Tree, Array]) -> Tree:
@@ -68,9 +70,7 @@ def asking(answer: Answer) -> Received:
 
     def gather(term: Callable[[Any], SoftLabels]) -> SoftLabels:
         def of(part: Several) -> SoftLabels:
-            labels = jax.vmap(term)(part.sent)
-            if part.real is not None:
-                labels = jax.vmap(lambda real, own: real * own)(part.real, labels)
+            labels = _masked(jax.vmap(term)(part.sent), part.real)
             return Memory(part.memory, part.places).place(labels)
 
         def first(sent: Tree, places: Array, memory: Array) -> SoftLabels:
@@ -108,17 +108,63 @@ def parts(line: Callable[[Received], Any], now: Several, before: Several | None 
     return heard(line, answer)
 
 
+def check_terms(algorithm: AnyAlgorithm, line: Callable[..., Any], server: Any, some: Several) -> None:
+    """ConfigError if a term reads what it may not: then a sum could not be added up from parts.
+
+    A term of `sum` or `gather` is a function of the contribution and the algorithm's numbers; of `average` it may read
+    the server's state too. `line(server, participation)` is the server's line, `some` any clients.
+    """
+    part = lambda wish: wish.of(some)
+    answers = jax.eval_shape(lambda: heard(line(server, 1.0), part))
+
+    def terms(server: Any, participation: Any, answers: list[Any]) -> tuple[list[Tree], list[Tree]]:
+        given, lasting, fresh = iter(answers), [], []
+
+        def answer(wish: Wish) -> Any:
+            (lasting if wish.lasting else fresh).append(part(wish))
+            return next(given)
+
+        heard(line(server, participation), answer)
+        return lasting, fresh
+
+    traced = jax.make_jaxpr(terms)(server, 1.0, answers).jaxpr
+    known = len(jax.tree.leaves((server, 1.0)))
+    lasting = len(jax.tree.leaves(jax.eval_shape(terms, server, 1.0, answers)[0]))
+    if _reaches(traced, traced.invars, traced.outvars[:lasting]) or _reaches(
+        traced, traced.invars[known:], traced.outvars[lasting:]
+    ):
+        raise ConfigError(
+            f"{type(algorithm).__name__}: a term of c.sum, c.gather or c.average reads what is none of the client's; "
+            "expected a function of one contribution and the algorithm's numbers, as c.sum(lambda k: k.v)"
+        )
+
+
+def _reaches(program: Any, sources: Sequence[Any], ends: Sequence[Any]) -> bool:
+    """Whether an output of a traced program depends on one of these inputs."""
+    reached = set(sources)
+    for equation in program.eqns:
+        if any(not isinstance(each, Literal) and each in reached for each in equation.invars):
+            reached.update(equation.outvars)
+    return any(not isinstance(each, Literal) and each in reached for each in ends)
+
+
 def given(answers: Iterator[Any]) -> Received:
     """What the server's line is given when all its wishes are answered already, in the order it asks."""
     return asking(lambda wish: wish.finish(next(answers)))
 
 
 def _add_up(stacked: Tree, real: Array | None) -> Tree:
-    def add(leaf: Array) -> Array:
-        rows = leaf if real is None else jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)) > 0, leaf, 0)
+    def add(rows: Array) -> Array:
         return rows.sum(0) if len(rows) > UNROLLED else functools.reduce(operator.add, rows)
 
-    return jax.tree.map(add, stacked)
+    return jax.tree.map(add, _masked(stacked, real))
+
+
+def _masked(stacked: Tree, real: Array | None) -> Any:
+    """Zeros for padding: whatever its numbers are, they are nobody's."""
+    if real is None:
+        return stacked
+    return jax.tree.map(lambda leaf: jnp.where(real.reshape((-1,) + (1,) * (leaf.ndim - 1)) > 0, leaf, 0), stacked)
 
 
 def _same(total: Tree) -> Tree:

@@ -57,7 +57,8 @@ def _state(path: Path, arrays: Mapping[str, np.ndarray], like: State) -> State:
         name = f"state{jax.tree_util.keystr(place)}"
         saved, wanted = arrays.get(name), np.asarray(leaf)
         if saved is None or saved.shape != wanted.shape or saved.dtype != wanted.dtype:
-            problem = "missing" if saved is None else f"{saved.dtype} {saved.shape}"
+            other = "missing, as in a run of another engine, or with other devices or memory"
+            problem = other if saved is None else f"{saved.dtype} {saved.shape}"
             raise DataError(f"{path}: {name} is {problem}; expected {wanted.dtype} {wanted.shape}")
         return jax.numpy.asarray(saved)
 

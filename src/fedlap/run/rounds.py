@@ -63,6 +63,7 @@ def progress(
     COUNT.check("rounds", rounds)
     rounds = 1 if run.one_shot else rounds
     state, table = begun or beginning(run)
+    del begun  # or all that is changed later would be remembered for it
     description = run.describe() if checkpoint is not None else {}
     if len(table):
         yield state, table

@@ -21,6 +21,7 @@ from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
 from fedlap.engines.round import Engine, Method, State, initial
 from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
+from fedlap.engines.streamed import first_client
 from fedlap.errors import ConfigError
 from fedlap.files import PathLike
 from fedlap.machine import keep_compiled_programs
@@ -214,8 +215,7 @@ def simulate(
         scratch=scratch,
         watch=watch,
     )
-    begun = load_begun(run, checkpoint, resume)
-    history = deque(histories(run, rounds, checkpoint, begun), maxlen=1).pop()
+    history = deque(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)), maxlen=1).pop()
     if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
     return history
@@ -229,7 +229,9 @@ def histories(
     share: float = math.inf,
 ) -> Iterator[History]:
     """The history so far after every round, for whoever wants to watch; arguments as in `progress`."""
-    for state, table in progress(run, rounds, checkpoint, begun, share):
+    states = progress(run, rounds, checkpoint, begun, share)
+    del begun  # see `progress`
+    for state, table in states:
         yield History.of(run, state, table)
 
 
@@ -247,7 +249,9 @@ def _shapes(model: Any, federation: Federation) -> tuple[Any, Any]:
 
 def _client_bytes(setup: Setup) -> int:
     """How large a client's state is, without making one."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(initial, setup).clients))
+    state = jax.eval_shape(initial, setup)
+    client = jax.eval_shape(first_client, setup, state.server, state.clients)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(client))
 
 
 def _check_part(name: str, thing: Any, method: str, example: str) -> None:
