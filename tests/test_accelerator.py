@@ -21,7 +21,7 @@ from fedlap.solvers import SOLVERS
 from methods import build, simulation
 
 OURS = r"cu[a-z]*_|__cu|Sharding$"  # CUDA's own libraries (cuSOLVER, cuBLAS, threefry's kernel), and no call at all
-PATCHES = r"x27x[fi]\d\d>"  # 3 × 3 pixels of three colours in a row: a convolution as a matrix product
+PATCHES = r"[<x]27x"  # 3 x 3 pixels of three channels, in rows or in columns
 
 
 def lowered(function, *arguments, platform="cuda"):
@@ -31,7 +31,9 @@ def lowered(function, *arguments, platform="cuda"):
 
 def of_round(run, platform="cuda"):
     """The program of a round of all clients and the server."""
-    return lowered(vectorised.federated_round, run.setup, run.init(), run.plan(0), platform=platform)
+    return lowered(
+        vectorised.federated_round, run.setup, run.init(), vectorised.Moved.of(*run.plan(0)), platform=platform
+    )
 
 
 def foreign(program):
