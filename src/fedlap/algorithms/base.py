@@ -113,9 +113,8 @@ class Received(NamedTuple):
     """
 
     sum: Callable[[Callable[[Any], Any]], Any]  # Σ_k term, over all clients: of each the last that it has sent
-    average: Callable[
-        ..., Any
-    ]  # of a term, over the clients drawn in this round, by the weights that another term says
+    mean: Callable[[Callable[[Any], Any]], Any]  # the same, divided by their number
+    average: Callable[..., Any]  # of a term, over the clients drawn in this round; `weights=` is a term, too
     gather: Callable[[Callable[[Any], SoftLabels]], SoftLabels]  # all clients' labels, added up point by point
 
 

@@ -33,4 +33,4 @@ class FedADMM(Algorithm[Point, Dual, Point, Point]):
         return Point(q.w + t.v / self.alpha)
 
     def server_update(self, g, c, s):
-        return Point(c.sum(lambda k: k.w) / s.count)
+        return Point(c.mean(lambda k: k.w))

@@ -54,6 +54,16 @@ def asking(answer: Answer) -> Received:
 
         return answer(Wish(lambda part: _add_up(jax.vmap(term)(part.sent), part.real), _same, True, first))
 
+    def mean(term: Callable[[Any], Any]) -> Any:
+        def of(part: Several) -> Tree:
+            count = part.places.shape[0] if part.real is None else part.real.sum()
+            return _add_up(jax.vmap(term)(part.sent), part.real), jnp.asarray(count, float)
+
+        def first(sent: Tree, places: Array, memory: Array) -> Tree:
+            return jax.tree.map(lambda leaf: len(places) * leaf, term(sent)), jnp.asarray(len(places), float)
+
+        return answer(Wish(of, _ratio, True, first))
+
     def average(term: Callable[[Any], Any], weights: Callable[[Any], Any] | None = None) -> Any:
         def of(part: Several) -> Tree:
             count = len(jax.tree.leaves(part.sent)[0])
@@ -63,10 +73,7 @@ def asking(answer: Answer) -> Received:
             values = _masked(jax.vmap(term)(part.sent), part.real)
             return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), values), shares.sum()
 
-        def finish(total: tuple[Tree, Array]) -> Tree:
-            return jax.tree.map(lambda leaf: leaf / total[1], total[0])
-
-        return answer(Wish(of, finish, False, lambda *_: None))
+        return answer(Wish(of, _ratio, False, lambda *_: None))
 
     def gather(term: Callable[[Any], SoftLabels]) -> SoftLabels:
         def of(part: Several) -> SoftLabels:
@@ -78,7 +85,7 @@ def asking(answer: Answer) -> Received:
 
         return answer(Wish(of, _same, True, first))
 
-    return Received(sum, average, gather)
+    return Received(sum, mean, average, gather)
 
 
 def heard(line: Callable[[Received], Any], answer: Answer) -> list[Any]:
@@ -169,3 +176,7 @@ def _masked(stacked: Tree, real: Array | None) -> Any:
 
 def _same(total: Tree) -> Tree:
     return total
+
+
+def _ratio(total: tuple[Tree, Array]) -> Tree:
+    return jax.tree.map(lambda leaf: leaf / total[1], total[0])
