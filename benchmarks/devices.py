@@ -2,8 +2,8 @@
 
     python benchmarks/devices.py [--turns 15]
 
-FedLap on a small network (20-32-10) over 400 clients of 40 rows: many clients side by side, each too small to fill two
-cores by itself. Three warm processes take turns at a round: all clients in one program on one device; the engine for
+FedLap on a small network (20-16-10) over 96 clients of 80 rows: many clients side by side, and yet no operation of a
+step so large that XLA would give it to two cores. Three warm processes take turns at a round: all clients in one program on one device; the engine for
 several devices with one of them; and with two. Their answers are compared first. The picture is
 docs/images/devices.png.
 """
@@ -34,9 +34,9 @@ def serve(engine):
     import fedlap
 
     rng = np.random.default_rng(0)
-    parts = [(rng.standard_normal((40, 20), np.float32), rng.integers(0, 10, 40)) for _ in range(400)]
+    parts = [(rng.standard_normal((80, 20), np.float32), rng.integers(0, 10, 80)) for _ in range(96)]
     data = fedlap.Federation.from_arrays(clients=parts, test=parts[0], classes=10)
-    model, solver = fedlap.mlp((32,)), fedlap.adam(epochs=5, batch=8)
+    model, solver = fedlap.mlp((16,)), fedlap.adam(epochs=20, batch=8)
     run = fedlap.Simulation.of(fedlap.FedLap(delta=1.0), data, model, solver=solver, engine=engine)
     state = run.step(run.step(run.init()))
     print(json.dumps({"weights": np.asarray(state.server.w).tolist(), "devices": jax.device_count()}), flush=True)
