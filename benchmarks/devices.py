@@ -3,9 +3,9 @@
     python benchmarks/devices.py [--turns 15]
 
 FedLap on a small network (20-16-10) over 96 clients of 80 rows: many clients side by side, and yet no operation of a
-step so large that XLA would give it to two cores. Three warm processes take turns at a round: all clients in one program on one device; the engine for
-several devices with one of them; and with two. Their answers are compared first. The picture is
-docs/images/devices.png.
+step so large that XLA would give it to two cores. Three warm processes take turns at a round: all clients in one
+program on one device; the engine for several devices with one of them; and with two. Their answers are compared first.
+The picture is docs/images/devices.png.
 """
 
 import argparse
