@@ -77,7 +77,6 @@ def test_stacked_vectors_add_up_over_clients():
     stacked = vector(0, 4)
     rows = np.stack([jax.tree.map(lambda leaf: leaf[k], stacked).flat for k in range(4)])  # noqa: B023
     same(stacked.sum(0).flat, rows.sum(0))
-    same(stacked.mean(0).flat, rows.mean(0))
 
 
 # Precisions.
@@ -361,9 +360,3 @@ def test_a_quadratic_without_curvature_is_legal():
         folded = fold(q)
         same(folded(w) - folded(0 * w), v @ w)
         same(jax.grad(folded)(w).flat, v.flat)
-
-
-def test_stacked_things_are_combined_by_weight():
-    weights = np.array([0.5, 0.0, 2.0])
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(vector(seed) for seed in range(3)))
-    same(stacked.combine(weights).flat, 0.5 * vector(0).flat + 2.0 * vector(2).flat)

@@ -48,13 +48,6 @@ class Linear:
     def sum(self, axis: int) -> Self:
         return jax.tree.map(lambda leaf: leaf.sum(axis), self)
 
-    def combine(self, weights: Array) -> Self:
-        """Σ_k weights_k · self_k, of things stacked on the first axis."""
-        return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), self)
-
-    def mean(self, axis: int) -> Self:
-        return jax.tree.map(lambda leaf: leaf.mean(axis), self)
-
 
 @pytree
 class Vector(Linear):
