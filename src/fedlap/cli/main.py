@@ -63,13 +63,12 @@ def algorithms() -> None:
     from fedlap.algorithms import ALGORITHMS
 
     console = Console(highlight=False)
-    for name, algorithm in ALGORITHMS.items():
-        about = sys.modules[algorithm.__module__].__doc__
-        assert about and algorithm.__doc__, f"the file of {name} begins with its title, and the class has its equations"
-        title = about.strip().splitlines()[0]
+    for name in (*ALGORITHMS, *ALGORITHMS.installed):
+        algorithm = ALGORITHMS[name]
+        about = sys.modules[algorithm.__module__].__doc__ or algorithm.__qualname__
         console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
-        console.print(title, style="dim", markup=False)
-        console.print(inspect.cleandoc(algorithm.__doc__), markup=False)
+        console.print(about.strip().splitlines()[0], style="dim", markup=False)
+        console.print(inspect.cleandoc(algorithm.__doc__ or "no equations"), markup=False)
 
 
 def main() -> None:

@@ -118,10 +118,12 @@ def sweep(
 def bring_data(sweep: "Sweep", data_dir: Path | None) -> None:
     """Download what is not here, while somebody looks on."""
     from fedlap.cli.display import downloading
-    from fedlap.data import bring
+    from fedlap.data import DATASETS, bring
 
-    with downloading() as progress:
-        bring(sweep.table["federation"]["dataset"], data_dir, progress)
+    name = sweep.table["federation"]["dataset"]
+    if name in DATASETS:  # one of somebody's own brings itself
+        with downloading() as progress:
+            bring(name, data_dir, progress)
 
 
 def train(

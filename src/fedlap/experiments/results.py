@@ -22,7 +22,7 @@ import jax
 
 from fedlap import __version__, files
 from fedlap.algorithms import ALGORITHMS
-from fedlap.errors import DataError
+from fedlap.errors import ConfigError, DataError
 from fedlap.experiments.sweep import Cell, Sweep, again
 from fedlap.files import PathLike, results_folder
 from fedlap.machine import cores
@@ -114,7 +114,10 @@ class Result:
     @property
     def current(self) -> bool:
         """Whether the algorithm is still the same; tables show what ran before until it has run again."""
-        return self.algorithm in ALGORITHMS and self.revision == ALGORITHMS[self.algorithm].revision
+        try:
+            return self.revision == ALGORITHMS[self.algorithm].revision
+        except (KeyError, ConfigError):  # it was somebody's own, and is no longer here
+            return False
 
     def line(self) -> str:
         """The result as a line of JSON."""

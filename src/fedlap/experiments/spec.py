@@ -36,6 +36,7 @@ from fedlap.settings import (
     keys,
     of_method,
     plain_value,
+    said_of,
     to_arguments,
 )
 from fedlap.streams import check_seeds
@@ -180,7 +181,7 @@ def parse_override(table: Table, text: str) -> tuple[list[tuple[str, str]], Any]
     value = plain_value(value)
     places = _places(table)
     if "." in key:
-        section, _, name = key.removeprefix("algorithms.").partition(".")
+        section, _, name = key.removeprefix("algorithms.").rpartition(".")
         matches = [place for place in places if place == (section, name)]
     else:
         matches = [place for place in places if place[1] == key]
@@ -232,7 +233,7 @@ def _said_of_federation(table: Table) -> dict[str, Form]:
     loader = LOADERS[name]
     arguments = to_arguments(loader, arguments, "federation")
     given = {key: of(arguments[key]) for key in from_run(loader) if key in arguments}
-    return {name: {**said(loader, arguments), **given}}
+    return {name: {**said_of(loader, arguments), **given}}
 
 
 def _said_of_train(train: Train) -> dict[str, Form]:

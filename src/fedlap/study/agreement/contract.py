@@ -20,7 +20,7 @@ from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
 from fedlap.documents import read_toml
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
+from fedlap.settings import MethodSettings, check_packaged, defaults, fill_sections, of_method
 from fedlap.study.agreement.sections import (
     General,
     NetworkSection,
@@ -260,6 +260,7 @@ def _bound(table: dict[str, Any] | None, method: MethodSettings) -> float | None
 
 
 def _method(general, table):
+    check_packaged(table)
     arguments = defaults(ALGORITHMS, table["algorithm"], "algorithm", "name")
     method = MethodSettings(algorithms={arguments.pop("name"): arguments}, **fill_sections(table))
     method.check()
