@@ -80,6 +80,17 @@ def load(
     return fit, test, seconds, watched
 
 
+def curves(folder: PathLike) -> tuple[str, Metrics, np.ndarray]:
+    """The method of a saved history, its scores on the test set and its seconds: of any model, which is not made."""
+    folder = Path(folder)
+    description = read_description(folder / DESCRIPTION, (FORMAT,), "history", "saved")
+    try:
+        arrays = _arrays(folder / ARRAYS, description["sha256"])
+        return str(description["method"]), _metrics(arrays, ""), arrays["seconds"]
+    except KeyError as error:
+        raise DataError(f"{folder / DESCRIPTION}: not a saved history (KeyError: {error})") from error
+
+
 def _metrics(arrays: dict[str, np.ndarray], prefix: str) -> Metrics:
     """The scores on one set; a history that is older than a score has NaN in its place."""
     accuracy, nll, *others = (arrays.get(prefix + name) for name in Metrics._fields)
