@@ -21,6 +21,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.documents import read_toml
 from fedlap.errors import ConfigError, unknown
 from fedlap.settings import MethodSettings, check_packaged, defaults, fill_sections, of_method
+from fedlap.sheets.problems import shown
 from fedlap.study.agreement.sections import (
     General,
     NetworkSection,
@@ -30,7 +31,6 @@ from fedlap.study.agreement.sections import (
     parse_robust,
 )
 from fedlap.study.table.columns import MOST_COLUMNS, Column, Target
-from fedlap.study.table.problems import shown
 
 if TYPE_CHECKING:
     from fedlap.study.agreement.policy import SitePolicy

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlap.errors import DataError
-from fedlap.study.table.parquet import parquet_rows
-from fedlap.study.table.problems import Problems, shown
+from fedlap.sheets.parquet import parquet_rows
+from fedlap.sheets.problems import Problems, shown
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
