@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedlap.data.credit import credit
 from fedlap.data.federation import Federation
+from fedlap.data.from_files import files
 from fedlap.data.heart import heart
 from fedlap.data.images import cifar10, fashion_mnist, mnist
 from fedlap.data.validation import known_options
@@ -12,7 +13,7 @@ from fedlap.errors import ConfigError, unknown
 from fedlap.registry import Registry
 
 _OWN: dict[str, Callable[..., Federation]] = {
-    loader.__name__: loader for loader in (heart, credit, mnist, fashion_mnist, cifar10)
+    loader.__name__: loader for loader in (heart, credit, mnist, fashion_mnist, cifar10, files)
 }
 LOADERS = Registry("datasets", _OWN, "a function that returns a Federation", callable)
 

@@ -5,6 +5,7 @@ no memory holds.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedlap.errors import DataError
 from fedlap.sheets.parquet import parquet_rows
 from fedlap.sheets.problems import Problems, shown
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # a cell that holds one
 PARQUET = (".parquet", ".pq")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 UNFIT = {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from fedlap.errors import DataError, nearest, unknown
 from fedlap.sheets.problems import Problems, shown
-from fedlap.sheets.sheet import read
-from fedlap.study.table.cells import NUMBER, is_empty
+from fedlap.sheets.sheet import NUMBER, read
+from fedlap.study.table.cells import is_empty
 from fedlap.study.table.columns import Column, Target
 
 MOST_CELLS = 2**25  # of a file that is drafted from: all its texts are kept at once
