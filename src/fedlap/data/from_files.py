@@ -145,10 +145,8 @@ def _frame(sheet: _Cells, numbers: set[str], missing: str) -> dict[str, list[Any
                 problems.add(f"found {shown(cell)}; expected a number, as in the column's other cells", row, name)
     problems.stop()
     if gaps:
-        warnings.warn(
-            f"{sheet.path.name}: {len(gaps)} of {len(sheet.rows)} rows have an empty cell and are left out",
-            stacklevel=3,
-        )
+        said = f"{sheet.path.name}: {len(gaps)} of {len(sheet.rows)} rows have an empty cell and are left out"
+        warnings.warn(said, stacklevel=3)
     read_ = lambda name, cell: float(cell) if name in numbers else str(cell)
     return {
         name: [read_(name, cell) for place, cell in enumerate(cells) if place not in gaps]
