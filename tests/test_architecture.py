@@ -28,6 +28,8 @@ ROOMS = {
     "lazy": "",
     "memory": "",
     "checks": "errors",
+    "registry": "errors",
+    "sheets": "errors",
     "domains": "errors checks",
     "streams": "errors checks",
     "stopping": "errors",
@@ -35,21 +37,21 @@ ROOMS = {
     "files": "errors documents",
     "machine": "files stopping",
     "algebra": "arrays errors checks domains",
-    "algorithms": "algebra",
-    "solvers": "arrays errors algebra algorithms",
-    "data": "errors checks domains files",
+    "algorithms": "registry algebra",
+    "solvers": "arrays errors registry algebra algorithms",
+    "data": "errors checks registry sheets domains files",
     "regression": "errors checks files data",
-    "models": "arrays errors checks domains data",
+    "models": "arrays errors checks registry domains data",
     "engines": "arrays errors streams files machine algebra algorithms solvers models",
-    "settings": "errors documents identity domains algebra algorithms solvers models",
+    "settings": "errors documents identity registry domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
     "experiments": "errors documents identity checks domains streams stopping files machine algorithms solvers data "
     "models engines settings run",
-    "study.table": "errors checks domains streams files data",
-    "study.agreement": "errors documents identity checks domains streams files algorithms data settings "
+    "study.table": "errors checks sheets domains streams files data",
+    "study.agreement": "errors documents identity checks sheets domains streams files algorithms data settings "
     "regression study.table",
     "study.protocol": "errors files algebra models engines regression study.table",
-    "study": "errors identity lazy checks files algebra models engines regression study.table study.agreement "
+    "study": "errors identity lazy checks sheets files algebra models engines regression study.table study.agreement "
     "study.protocol",
     "flower": "errors files study.agreement study.protocol",
     "cli": "errors documents memory stopping files machine algebra algorithms data regression run experiments study "

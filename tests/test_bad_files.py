@@ -14,12 +14,13 @@ from fedlap.documents import DEEPEST, LONGEST, MOST_BYTES, parse_toml, read_json
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.regression import formulas
 from fedlap.settings import plain_value
+from fedlap.sheets import sheet
+from fedlap.sheets.problems import Problems
 from fedlap.study import model
 from fedlap.study.agreement.contract import resolve
 from fedlap.study.agreement.draft import read_cells
 from fedlap.study.agreement.regression import resolve_regression
-from fedlap.study.table import sheet, table
-from fedlap.study.table.problems import Problems
+from fedlap.study.table import table
 from regression_studies import table as regression_table
 from studies import FILE, SMALL, study, write
 from studies import table as study_table

@@ -23,6 +23,7 @@ from fedlap.experiments import spec
 from fedlap.experiments import sweep as sweeps
 from fedlap.experiments.results import Result, load
 from fedlap.experiments.spec import of_spec
+from fedlap.registry import source_of
 from sweeping import run
 
 RATIO = Domain(
@@ -293,6 +294,7 @@ def test_a_data_set_says_what_a_run_fills_in(monkeypatch):
         cut: Partition = EVEN,
     ):
         calls.append((shuffle, folder, seed, cut))
+        return fedlap.data.heart()
 
     monkeypatch.setitem(LOADERS, "drawn", drawn)
     resolved = lambda **given: spec.resolve("mine", {**TABLE, "federation": {"dataset": "drawn", **given}})
@@ -300,8 +302,9 @@ def test_a_data_set_says_what_a_run_fills_in(monkeypatch):
     assert silent.federation == {"dataset": "drawn", "seed": 7, "cut": {"name": "homogeneous"}}
     silent.make_federation(5, "here"), said.make_federation(5)
     assert calls == [(5, "here", 7, fedlap.homogeneous()), (0, None, 7, fedlap.dirichlet())]
-    assert of_spec(silent)["federation"] == {"drawn": {"seed": 7, "cut": {"homogeneous": {}}}}
-    assert of_spec(said)["federation"] == {"drawn": {"seed": 7, "shuffle": 0, "cut": {"dirichlet": {}}}}
+    silent, said = (of_spec(each)["federation"] for each in (silent, said))
+    assert silent == {"drawn": {"seed": 7, "cut": {"homogeneous": {}}, **source_of(drawn)}}
+    assert said == {"drawn": {"seed": 7, "shuffle": 0, "cut": {"dirichlet": {}}, **source_of(drawn)}}
 
 
 # Numbers.

@@ -17,7 +17,8 @@ from fedlap.domains import domains_of, from_run, parameters
 from fedlap.errors import ConfigError, unknown
 from fedlap.identity import Form, said
 from fedlap.models import MODELS
-from fedlap.models.model import Trainable
+from fedlap.models.model import Trainable, as_model
+from fedlap.registry import Registry, source_of
 from fedlap.solvers import SERVER_SOLVERS, SOLVERS, ServerSolver, Solver
 
 # Functions and classes by name, and tables of plain values that stand for their arguments -----------------------------
@@ -90,7 +91,7 @@ def plain_value(word: str) -> Any:
 
 # Methods --------------------------------------------------------------------------------------------------------------
 
-MAKERS: dict[str, Makers] = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
+MAKERS: dict[str, Registry] = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
 USUAL = {"solver": "adam", "server_solver": "descent"}  # where a file does not name one
 
 
@@ -116,7 +117,7 @@ class MethodSettings:
 
     def make_model(self) -> Trainable:
         """The model of [model]."""
-        return named("model", MODELS, self.model)
+        return as_model(named("model", MODELS, self.model))
 
     def make_solver(self) -> Solver:
         """The clients' solver of [solver]."""
@@ -153,10 +154,23 @@ def fill_sections(table: Table) -> dict[str, Table]:
     return {key: defaults(MAKERS[key], section, key, "name") for key, section in sections.items()}
 
 
+def check_packaged(table: Table) -> None:
+    """Refuse a method that is not all of this package: what comes from others may not name code to be run here."""
+    for section, makers in {**MAKERS, "algorithm": ALGORITHMS}.items():
+        name = table.get(section, {}).get("name", USUAL.get(section))
+        if isinstance(name, str) and not makers.is_packaged(name):
+            if name in makers:
+                raise ConfigError(
+                    f"{section}.name is {name!r}; a study runs at all its members and takes the package's own code "
+                    f"alone: {', '.join(makers)}"
+                )
+            raise unknown(f"{section}.name", name, makers)
+
+
 def of_method(settings: MethodSettings) -> dict[str, Form]:
     """The identity of a method: what was said of the model, the solvers and the algorithms."""
     algorithms = {
-        name: said(ALGORITHMS[name], to_arguments(ALGORITHMS[name], arguments, f"algorithms.{name}"))
+        name: said_of(ALGORITHMS[name], to_arguments(ALGORITHMS[name], arguments, f"algorithms.{name}"))
         for name, arguments in settings.algorithms.items()
     }
     return {**{section: _named(section, getattr(settings, section)) for section in MAKERS}, "algorithms": algorithms}
@@ -167,4 +181,9 @@ def _named(section: str, table: Table) -> dict[str, Form]:
     arguments = dict(table)
     name = arguments.pop("name")
     maker = MAKERS[section][name]
-    return {name: said(maker, to_arguments(maker, arguments, section))}
+    return {name: said_of(maker, to_arguments(maker, arguments, section))}
+
+
+def said_of(maker: Callable, arguments: Table) -> dict[str, Form]:
+    """The identity of what a maker makes; of a foreign one its code is a part."""
+    return {**said(maker, arguments), **source_of(maker)}

@@ -17,6 +17,9 @@ To add one: write its file and add its line to `ALGORITHMS`. The command line, t
 documentation find it there.
 """
 
+import dataclasses
+
+from fedlap.algorithms.base import Algorithm
 from fedlap.algorithms.bcm import BCM
 from fedlap.algorithms.fedadmm import FedADMM
 from fedlap.algorithms.fedavg import FedAvg
@@ -27,8 +30,9 @@ from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
 from fedlap.algorithms.fedlap_func import FedLapFunc
 from fedlap.algorithms.fedprox import FedProx
 from fedlap.algorithms.pvi import PVI
+from fedlap.registry import Registry
 
-ALGORITHMS = {
+_OWN = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedadmm": FedADMM,
@@ -40,3 +44,10 @@ ALGORITHMS = {
     "fedlap_func": FedLapFunc,
     "fedlap_cov_func": FedLapCovFunc,
 }
+
+ALGORITHMS = Registry(
+    "algorithms",
+    _OWN,
+    "a subclass of fedlap.Algorithm with @fedlap.algorithm above it",
+    lambda thing: isinstance(thing, type) and issubclass(thing, Algorithm) and dataclasses.is_dataclass(thing),
+)

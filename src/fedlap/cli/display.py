@@ -118,7 +118,7 @@ def _cost(job: Job) -> float:
 
 DRAWN_SECONDS = 0.1  # between two texts beside a bar: rounds may be shorter, and nobody sees each
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
-TEXTS = ("algorithm", "setting")  # columns of text; the others are of numbers
+TEXTS = ("run", "algorithm", "setting")  # columns of text; the others are of numbers
 
 
 class Display:
@@ -225,7 +225,7 @@ def show_table(console: Console, text: Text) -> None:
         table.add_column(head, no_wrap=head != "setting", justify="left" if head in TEXTS else "right")
     for row in text.rows:
         table.add_row(*row)
-    screen.show(console, table)
+    screen.show(console, table, names=2 if text.heads[0] == "run" else 1)
 
 
 @contextmanager

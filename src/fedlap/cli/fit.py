@@ -1,10 +1,13 @@
 """`fedlap fit`: from files to a table of coefficients, a report, and the study file that runs the same on a network."""
 
+import csv
 import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+from fedlap.cli.answer import AsJson, answering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +60,7 @@ def fit(
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="With --model: what to predict.")] = None,
     model: Annotated[str | None, typer.Option(help="logistic or mlp: a model to predict, not a regression.")] = None,
     output: Annotated[Path | None, typer.Option(help="The folder to make; results/fit-TIME if not given.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a regression to the files of several sites as if they were pooled; print it, and write a report."""
     from fedlap.errors import ConfigError
@@ -72,25 +76,42 @@ def fit(
         ties,
         prior_sd,
     )
-    if model is not None or target is not None:
-        if formula is not None or family is not None or site is not None:
-            raise ConfigError("--model and --target fit a model that predicts; leave out --formula and its options")
-        if not files or model is None or target is None:
-            raise ConfigError("a model that predicts needs a file a site, --model and --target")
-        from fedlap.cli.predictor import fit_predictor
+    with answering(as_json) as answer:
+        if model is not None or target is not None:
+            if formula is not None or family is not None or site is not None:
+                raise ConfigError("--model and --target fit a model that predicts; leave out --formula and its options")
+            if not files or model is None or target is None:
+                raise ConfigError("a model that predicts needs a file a site, --model and --target")
+            from fedlap.cli.predictor import fit_predictor
 
-        with new_folder(folder) as unfinished:
-            fit_predictor(files, target, model, folder, unfinished)
-    elif files and formula is None:
-        raise ConfigError('--formula is missing; expected what to fit, such as --formula "outcome ~ age + sex"')
-    elif formula is not None and not files:
-        raise ConfigError("no files; expected one a site, as in: fedlap fit north.csv south.csv --formula ...")
-    else:
-        with new_folder(folder) as unfinished:
-            if not files:
-                files, asked = _example(unfinished), asked._replace(formula=EXAMPLE, success="ill")
-                typer.echo(f"The four bundled hospitals, as files in {folder / 'data'}")
-            _fit(files, site, asked, folder, unfinished)
+            with new_folder(folder) as unfinished:
+                fit_predictor(files, target, model, folder, unfinished)
+        elif files and formula is None:
+            raise ConfigError('--formula is missing; expected what to fit, such as --formula "outcome ~ age + sex"')
+        elif formula is not None and not files:
+            raise ConfigError("no files; expected one a site, as in: fedlap fit north.csv south.csv --formula ...")
+        else:
+            with new_folder(folder) as unfinished:
+                if not files:
+                    files, asked = _example(unfinished), asked._replace(formula=EXAMPLE, success="ill")
+                    typer.echo(f"The four bundled hospitals, as files in {folder / 'data'}")
+                _fit(files, site, asked, folder, unfinished)
+        answer({"folder": folder, "coefficients": _coefficients(folder / COEFFICIENTS)})
+
+
+def _coefficients(file: Path) -> list[dict[str, Any]] | None:
+    """The table of coefficients that was written, a row each; None of a model that predicts."""
+    if not file.exists():
+        return None
+    with open(file, newline="", encoding="utf-8") as lines:
+        return [{key: _read_cell(cell) for key, cell in row.items()} for row in csv.DictReader(lines)]
+
+
+def _read_cell(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
 
 
 def _example(folder: Path) -> list[Path]:

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from fedlap import __version__
+from fedlap.cli import compare as compare_cli
 from fedlap.cli import fit as fit_cli
 from fedlap.cli import moved
 from fedlap.cli import network as network_cli
 from fedlap.cli import run as run_cli
 from fedlap.cli import study as study_cli
+from fedlap.cli.answer import AsJson, answering
 from fedlap.cli.data import data_app
 from fedlap.cli.help import Commands
 
@@ -41,7 +43,7 @@ def fedlap(
     """Federated learning where ADMM meets Bayes."""
 
 
-for command in (fit_cli.fit, run_cli.run, run_cli.sweep):
+for command in (fit_cli.fit, run_cli.run, run_cli.sweep, compare_cli.compare):
     app.command()(command)
 for command in (network_cli.server, network_cli.node, study_cli.predict):
     app.command()(command)
@@ -52,7 +54,7 @@ for command in (moved.table, moved.figure, moved.reproduce):
 
 
 @app.command()
-def algorithms() -> None:
+def algorithms(as_json: AsJson = False) -> None:
     """List the algorithms, their equations and their hyper-parameters."""
     import inspect
 
@@ -62,14 +64,18 @@ def algorithms() -> None:
     from fedlap.algebra.hyperparameters import options
     from fedlap.algorithms import ALGORITHMS
 
-    console = Console(highlight=False)
-    for name, algorithm in ALGORITHMS.items():
-        about = sys.modules[algorithm.__module__].__doc__
-        assert about and algorithm.__doc__, f"the file of {name} begins with its title, and the class has its equations"
-        title = about.strip().splitlines()[0]
-        console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
-        console.print(title, style="dim", markup=False)
-        console.print(inspect.cleandoc(algorithm.__doc__), markup=False)
+    console, listed = Console(highlight=False), {}
+    with answering(as_json) as answer:
+        for name in (*ALGORITHMS, *ALGORITHMS.installed):
+            algorithm = ALGORITHMS[name]
+            about = (sys.modules[algorithm.__module__].__doc__ or algorithm.__qualname__).strip().splitlines()[0]
+            equations = inspect.cleandoc(algorithm.__doc__ or "no equations")
+            listed[name] = {"title": about, "options": options(algorithm), "equations": equations}
+            if not as_json:
+                console.print(f"\n[bold]{name}[/bold]  {escape(', '.join(options(algorithm)))}")
+                console.print(about, style="dim", markup=False)
+                console.print(equations, markup=False)
+        answer(listed)
 
 
 def main() -> None:

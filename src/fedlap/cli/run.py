@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedlap import __version__
+from fedlap.cli.answer import AsJson, answering
 from fedlap.cli.data import DataDir
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def run(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="What to tell Slurm: time=240, partition=cpu; may be repeated."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train, show the progress, print the table, and write a results folder."""
     from fedlap.cli import cluster
@@ -78,17 +80,20 @@ def run(
         file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
         wanted = cells.read(file, arguments, settings or []).narrow(only or [])
         folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    bring_data(wanted, data_dir)
-    file = folder / results.RESULTS
-    if resume is None:  # only now: without its data there is nothing to resume
-        begin = results.join if part or array or found(file) else results.begin
-        begin(wanted, folder)
-    if part is not None:
-        train_shard(wanted, file, data_dir, jobs, part, f"fedlap run --resume {folder}")
-        return
-    if array is not None:
-        submit(wanted, array, folder, data_dir, jobs)
-    train(wanted, file, data_dir, jobs, f"fedlap run --resume {folder}", folder)
+    with answering(as_json) as answer:
+        bring_data(wanted, data_dir)
+        file = folder / results.RESULTS
+        if resume is None:  # only now: without its data there is nothing to resume
+            begin = results.join if part or array or found(file) else results.begin
+            begin(wanted, folder)
+        if part is not None:
+            train_shard(wanted, file, data_dir, jobs, part, f"fedlap run --resume {folder}")
+            answer({"folder": folder, "shard": str(part)})
+            return
+        if array is not None:
+            submit(wanted, array, folder, data_dir, jobs)
+        train(wanted, file, data_dir, jobs, f"fedlap run --resume {folder}", folder)
+        answer({"folder": folder, "rows": summed(file)})
 
 
 def sweep(
@@ -100,6 +105,7 @@ def sweep(
     data_dir: DataDir = None,
     jobs: Jobs = None,
     shard: ShardOf = None,
+    as_json: AsJson = False,
 ) -> None:
     """As run, into one file of results: every setting and seed once, and a second call runs what is missing."""
     from fedlap.experiments import sweep as cells
@@ -107,21 +113,34 @@ def sweep(
 
     part = None if shard is None else SweepShard.parse(shard)
     wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
-    bring_data(wanted, data_dir)
     file = output or Path("results") / f"{wanted.name}.jsonl"
-    if part is None:
-        train(wanted, file, data_dir, jobs)
-    else:
-        train_shard(wanted, file, data_dir, jobs, part, "the same command without --shard")
+    with answering(as_json) as answer:
+        bring_data(wanted, data_dir)
+        if part is None:
+            train(wanted, file, data_dir, jobs)
+            answer({"file": file, "rows": summed(file)})
+        else:
+            train_shard(wanted, file, data_dir, jobs, part, "the same command without --shard")
+            answer({"file": file, "shard": str(part)})
+
+
+def summed(file: Path) -> list[dict]:
+    """What a file of results says of each method and setting, as `fedlap compare --json` has it, without the curves."""
+    from fedlap.experiments import comparison
+
+    rows = [row.as_dict() for row in comparison.read([file])]
+    return [{key: value for key, value in row.items() if key != "curves"} for row in rows]
 
 
 def bring_data(sweep: "Sweep", data_dir: Path | None) -> None:
     """Download what is not here, while somebody looks on."""
     from fedlap.cli.display import downloading
-    from fedlap.data import bring
+    from fedlap.data import DATASETS, bring
 
-    with downloading() as progress:
-        bring(sweep.table["federation"]["dataset"], data_dir, progress)
+    name = sweep.table["federation"]["dataset"]
+    if name in DATASETS:  # one of somebody's own brings itself
+        with downloading() as progress:
+            bring(name, data_dir, progress)
 
 
 def train(

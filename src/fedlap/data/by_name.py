@@ -4,15 +4,18 @@ from collections.abc import Callable
 
 from fedlap.data.credit import credit
 from fedlap.data.federation import Federation
+from fedlap.data.from_files import files
 from fedlap.data.heart import heart
 from fedlap.data.images import cifar10, fashion_mnist, mnist
 from fedlap.data.validation import known_options
 from fedlap.domains import domains_of
-from fedlap.errors import unknown
+from fedlap.errors import ConfigError, unknown
+from fedlap.registry import Registry
 
-LOADERS: dict[str, Callable[..., Federation]] = {
-    loader.__name__: loader for loader in (heart, credit, mnist, fashion_mnist, cifar10)
+_OWN: dict[str, Callable[..., Federation]] = {
+    loader.__name__: loader for loader in (heart, credit, mnist, fashion_mnist, cifar10, files)
 }
+LOADERS = Registry("datasets", _OWN, "a function that returns a Federation", callable)
 
 
 def load(name: str, **options: object) -> Federation:
@@ -27,4 +30,7 @@ def load(name: str, **options: object) -> Federation:
         raise unknown("data set", name, LOADERS)
     loader = LOADERS[name]
     known_options(loader, options)
-    return loader(**{key: domains_of(loader)[key].parse(value) for key, value in options.items()})
+    federation = loader(**{key: domains_of(loader)[key].parse(value) for key, value in options.items()})
+    if not isinstance(federation, Federation):
+        raise ConfigError(f"{name} returned {type(federation).__name__}; expected a Federation")
+    return federation

@@ -1,6 +1,6 @@
 """Experiments as data: a TOML file, or the bundled one, as frozen dataclasses; every key is checked.
 
-[federation]   dataset and the arguments of its function in fedlap.data
+[federation]   dataset and the arguments of its function in fedlap.data; or files = {site = "its.csv", …} and a target
 [model]        name and the arguments of its function in fedlap.models
 [solver]       name and the arguments of its class in fedlap.solvers; [server_solver] likewise
 [train]        rounds, seeds, participation, target_accuracy
@@ -36,6 +36,7 @@ from fedlap.settings import (
     keys,
     of_method,
     plain_value,
+    said_of,
     to_arguments,
 )
 from fedlap.streams import check_seeds
@@ -109,7 +110,21 @@ def read_table(path: str | Path | None = None) -> tuple[str, Table]:
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; expected a TOML file")
-    return path.stem, read_toml(path)
+    return path.stem, _beside(path, read_toml(path))
+
+
+def _beside(path: Path, table: Table) -> Table:
+    """Settings whose data are files: they are named as they lie beside the settings, and found from anywhere."""
+    federation = table.get("federation")
+    if not isinstance(federation, dict) or "files" not in federation:
+        return table
+    place = lambda word: str((path.parent / word).resolve()) if isinstance(word, str) and word != "none" else word
+    named = federation["files"]
+    if isinstance(named, dict):
+        federation["files"] = {name: place(file) for name, file in named.items()}
+    if "test" in federation:
+        federation["test"] = place(federation["test"])
+    return {**table, "federation": {"dataset": "files", **federation}}
 
 
 def resolve(name: str, table: Table, algorithms: Sequence[str] = (), overrides: Sequence[str] = ()) -> Spec:
@@ -180,7 +195,7 @@ def parse_override(table: Table, text: str) -> tuple[list[tuple[str, str]], Any]
     value = plain_value(value)
     places = _places(table)
     if "." in key:
-        section, _, name = key.removeprefix("algorithms.").partition(".")
+        section, _, name = key.removeprefix("algorithms.").rpartition(".")
         matches = [place for place in places if place == (section, name)]
     else:
         matches = [place for place in places if place[1] == key]
@@ -232,7 +247,7 @@ def _said_of_federation(table: Table) -> dict[str, Form]:
     loader = LOADERS[name]
     arguments = to_arguments(loader, arguments, "federation")
     given = {key: of(arguments[key]) for key in from_run(loader) if key in arguments}
-    return {name: {**said(loader, arguments), **given}}
+    return {name: {**said_of(loader, arguments), **given}}
 
 
 def _said_of_train(train: Train) -> dict[str, Form]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from fedlap.checks import is_whole
 from fedlap.domains import Domain
 from fedlap.errors import unknown
 from fedlap.models.convolution import convolve, max_pool, pad, patches
+from fedlap.registry import Registry
 
 # Layers ---------------------------------------------------------------------------------------------------------------
 
@@ -312,4 +313,5 @@ def acar_cnn() -> Network:
     return Network((*convolutions, Flatten(), Dense(384), relu, Dense(192), relu, Dense()))
 
 
-MODELS = {model.__name__: model for model in (logistic, mlp, zenke_cnn, acar_cnn)}
+_OWN: dict[str, Callable[..., Any]] = {model.__name__: model for model in (logistic, mlp, zenke_cnn, acar_cnn)}
+MODELS = Registry("models", _OWN, "a function that returns a model", callable)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedlap.engines.evaluate import Metrics, predict
+from fedlap.engines.evaluate import predict
 from fedlap.engines.round import State
+from fedlap.engines.scores import Metrics
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
@@ -41,10 +42,9 @@ class History:
     """
 
     fit: Fit
-    accuracy: np.ndarray  # of w_g on the test set, after each round
-    nll: np.ndarray
+    test: Metrics  # of w_g on the test set, after each round
     seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same two on every set of `watch`
+    watched: dict[str, Metrics]  # the same on every set of `watch`
     state: State | None = None  # after the last round; None of a history that was loaded
     simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
@@ -52,15 +52,41 @@ class History:
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """The history of a run, from its table.
 
-        That has a row a round: seconds, then accuracy and NLL of the test set and of each watched set.
+        That has a row a round: seconds, then the scores on the test set and on each watched set.
         """
-        seconds, accuracy, nll, *rest = table.T
-        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
-        return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
+        seconds, scores = table[:, 0], table[:, 1:].T
+        test, *others = (Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields)))
+        watched = dict(zip(simulation.watch, others, strict=True))
+        return cls(Fit.of(simulation, state), test, seconds, watched, state, simulation)
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """How often w_g is right on the test set, after each round."""
+        return self.test.accuracy
+
+    @property
+    def nll(self) -> np.ndarray:
+        """The mean of −log p_y on the test set, after each round."""
+        return self.test.nll
+
+    @property
+    def brier(self) -> np.ndarray:
+        """The Brier score on the test set after each round, the mean of Σ_c (p_c − [y = c])²."""
+        return self.test.brier
+
+    @property
+    def ece(self) -> np.ndarray:
+        """The expected calibration error on the test set after each round, over 15 bins of the top probability."""
+        return self.test.ece
+
+    @property
+    def auc(self) -> np.ndarray:
+        """The area under the receiver's curve on the test set after each round; NaN where there are not two classes."""
+        return self.test.auc
 
     def __repr__(self) -> str:
         last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
-        return f"History({self.fit.method}, {len(self.nll)} rounds, {last})"
+        return f"History({self.fit.method}, {len(self.seconds)} rounds, {last})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "simulation": None}
@@ -110,7 +136,7 @@ class History:
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
-        saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
+        saved.save(folder, self.fit, self.test, self.seconds, self.watched)
 
 
 def load(folder: PathLike, model: ModelLike | None = None, likelihood: Likelihood = categorical) -> History:

@@ -8,14 +8,18 @@ A local solver has
 and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.
 """
 
+from fedlap.registry import Registry
 from fedlap.solvers.adam import adam, descent
 from fedlap.solvers.annealed import annealed
 from fedlap.solvers.lbfgs import lbfgs
 from fedlap.solvers.newton import newton
 from fedlap.solvers.problem import Problem, ServerSolver, Solver
 
-SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
-SERVER_SOLVERS = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
+_LOCAL = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
+_OF_SERVER = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
+
+SOLVERS = Registry("solvers", _LOCAL, "what makes a solver, see the pages on solvers of one's own", callable)
+SERVER_SOLVERS = Registry("server_solvers", _OF_SERVER, "what makes a solver with `solve(function, start)`", callable)
 
 __all__ = [
     "SERVER_SOLVERS",

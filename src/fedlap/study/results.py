@@ -26,9 +26,9 @@ from fedlap.files import read_description
 from fedlap.regression.glm import GlmModel
 from fedlap.regression.prediction import Prediction
 from fedlap.regression.summary import label
+from fedlap.sheets.problems import shown
 from fedlap.study.agreement.regression import RegressionStudy, resolve_regression
 from fedlap.study.protocol.regression.coordinator import AnyFit, RegressionOutcome
-from fedlap.study.table.problems import shown
 from fedlap.study.table.table import Checked, check_new_rows
 
 FORMAT = 1

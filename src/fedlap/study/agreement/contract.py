@@ -20,7 +20,8 @@ from fedlap import identity
 from fedlap.algorithms import ALGORITHMS
 from fedlap.documents import read_toml
 from fedlap.errors import ConfigError, unknown
-from fedlap.settings import MethodSettings, defaults, fill_sections, of_method
+from fedlap.settings import MethodSettings, check_packaged, defaults, fill_sections, of_method
+from fedlap.sheets.problems import shown
 from fedlap.study.agreement.sections import (
     General,
     NetworkSection,
@@ -30,7 +31,6 @@ from fedlap.study.agreement.sections import (
     parse_robust,
 )
 from fedlap.study.table.columns import MOST_COLUMNS, Column, Target
-from fedlap.study.table.problems import shown
 
 if TYPE_CHECKING:
     from fedlap.study.agreement.policy import SitePolicy
@@ -260,6 +260,7 @@ def _bound(table: dict[str, Any] | None, method: MethodSettings) -> float | None
 
 
 def _method(general, table):
+    check_packaged(table)
     arguments = defaults(ALGORITHMS, table["algorithm"], "algorithm", "name")
     method = MethodSettings(algorithms={arguments.pop("name"): arguments}, **fill_sections(table))
     method.check()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlap.errors import DataError, nearest, unknown
-from fedlap.study.table.cells import NUMBER, is_empty
+from fedlap.sheets.problems import Problems, shown
+from fedlap.sheets.sheet import NUMBER, read
+from fedlap.study.table.cells import is_empty
 from fedlap.study.table.columns import Column, Target
-from fedlap.study.table.problems import Problems, shown
-from fedlap.study.table.sheet import read
 
 MOST_CELLS = 2**25  # of a file that is drafted from: all its texts are kept at once
 MOST_CATEGORIES = 20  # text of more kinds is free text or an identifier, which no model should see

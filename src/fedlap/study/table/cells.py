@@ -6,10 +6,10 @@ from decimal import Decimal
 from typing import Any
 
 from fedlap.errors import nearest
+from fedlap.sheets.problems import shown
+from fedlap.sheets.sheet import NUMBER
 from fedlap.study.table.columns import LARGEST, LONGEST_NAME, Column, one_of
-from fedlap.study.table.problems import shown
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 GROUPED = re.compile(r"[+-]?\d{1,3}([ ,.'’\u00a0\u202f]\d{3})+([.,]\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 WORDS_FOR_MISSING = {"na", "n/a", "n.a.", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing", "unknown"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlap.domains import real
 from fedlap.errors import ConfigError, unknown
-from fedlap.study.table.problems import shown
+from fedlap.sheets.problems import shown
 
 KINDS = ("number", "category")
 # What an empty cell means, by the kind of its column.

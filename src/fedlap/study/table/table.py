@@ -11,12 +11,12 @@ import numpy as np
 
 from fedlap.data.federation import stratified
 from fedlap.errors import DataError, nearest
+from fedlap.sheets.problems import Problems, shown
+from fedlap.sheets.sheet import NUMBER, read
 from fedlap.streams import stream
-from fedlap.study.table.cells import MISSING, NUMBER, Unfit, read_category, read_number
+from fedlap.study.table.cells import MISSING, Unfit, read_category, read_number
 from fedlap.study.table.columns import LONGEST_NAME, MISSING_CATEGORY, Column
-from fedlap.study.table.problems import Problems, shown
 from fedlap.study.table.requirements import Requirements
-from fedlap.study.table.sheet import read
 
 
 @dataclass(frozen=True, eq=False)

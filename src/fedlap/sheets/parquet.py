@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlap.errors import DataError
-from fedlap.study.table.problems import Problems
+from fedlap.sheets.problems import Problems
 
 BATCH = 2**14  # rows that are decoded at a time
 MOST_BYTES = 2**33  # of what a file holds, uncompressed

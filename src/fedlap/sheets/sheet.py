@@ -5,15 +5,17 @@ no memory holds.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fedlap.errors import DataError
-from fedlap.study.table.parquet import parquet_rows
-from fedlap.study.table.problems import Problems, shown
+from fedlap.sheets.parquet import parquet_rows
+from fedlap.sheets.problems import Problems, shown
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # a cell that holds one
 PARQUET = (".parquet", ".pq")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 UNFIT = {

@@ -1,0 +1,112 @@
+"""Results side by side, and what commands say to a program."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedlap
+from drawn import federation
+from fedlap.cli.answer import plain
+from fedlap.cli.main import app
+from fedlap.errors import DataError
+from fedlap.experiments import comparison, results
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two folders of `fedlap run`: FedAvg and FedLap, and FedLap with another delta."""
+    folder = tmp_path_factory.mktemp("runs")
+    brief = ("--set", "rounds=2", "--set", "seeds=[0, 1]", "--set", "epochs=1", "--jobs", "1", "--json")
+    done = invoke("run", "fedavg", "fedlap", *brief, "--output", folder / "a")
+    invoke("run", "fedlap", "--set", "delta=0.1", *brief, "--output", folder / "b")
+    return folder, done
+
+
+def rows_of(folder):
+    lines = [json.loads(line) for line in (folder / results.RESULTS).read_text().splitlines()]
+    return {(line["algorithm"], line["seed"]): line["curves"]["test"] for line in lines}
+
+
+def test_scores_are_those_of_the_files(runs):
+    folder, _ = runs
+    rows = comparison.read([folder / "a", folder / "b"])
+    assert [(row.run, row.method) for row in rows] == [("a", "fedavg"), ("a", "fedlap"), ("b", "fedlap")]
+    assert comparison.differing(rows) == ["delta"]
+    for row in rows:
+        ends = rows_of(folder / row.run)
+        for score in comparison.SCORES:
+            values = [np.mean(ends[row.method, seed][score]) for seed in (0, 1)]
+            np.testing.assert_allclose(row.score(score), (np.mean(values), np.std(values)), rtol=1e-12)
+
+
+def test_the_table_has_what_differs(runs):
+    folder, _ = runs
+    text = comparison.as_text(comparison.read([folder / "a", folder / "b"]))
+    assert text.heads[:3] == ["run", "algorithm", "setting"]
+    assert [row[2] for row in text.rows] == ["–", "delta 1", "delta 0.1"]
+    alone = comparison.as_text(comparison.read([folder / "b"]))
+    assert alone.heads[0] == "algorithm" and "setting" not in alone.heads
+    shown = invoke("compare", folder / "a", folder / "b", "--plot", folder / "both.png")
+    assert shown.exit_code == 0 and "delta 0.1" in shown.output
+    assert (folder / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_score_that_a_file_does_not_have_is_a_dash(runs, tmp_path):
+    folder, _ = runs
+    older = [json.loads(line) for line in (folder / "b" / results.RESULTS).read_text().splitlines()]
+    for line in older:
+        line["curves"]["test"] = {name: line["curves"]["test"][name] for name in ("accuracy", "nll")}
+    file = tmp_path / "older.jsonl"
+    file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in older))
+    text = comparison.as_text(comparison.read([folder / "b", file]))
+    place = text.heads.index("Brier")
+    assert text.rows[0][place] != "–" and text.rows[1][place] == "–"
+
+
+def test_a_saved_history_is_compared_too(tmp_path):
+    history = fedlap.simulate(
+        fedlap.FedLap(delta=1.0), federation(4), fedlap.logistic(), solver=fedlap.newton(), rounds=2
+    )
+    history.save(tmp_path / "mine")
+    (row,) = comparison.read([tmp_path / "mine"])
+    assert row.method.startswith("FedLap(") and row.rounds == 2
+    np.testing.assert_allclose(row.score("nll")[0], history.nll.mean(), atol=1e-5)
+
+
+def test_what_holds_no_results_is_told(tmp_path):
+    for path, words in ((tmp_path, "holds no results"), (tmp_path / "x", "there is no such file or folder")):
+        with pytest.raises(DataError, match=words):
+            comparison.read([path])
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="holds no run on all rows yet"):
+        comparison.read([tmp_path / "empty.jsonl"])
+
+
+def test_a_program_reads_json(runs):
+    folder, done = runs
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["folder"] == str(folder / "a") and [row["method"] for row in answer["rows"]] == ["fedavg", "fedlap"]
+    compared = json.loads(invoke("compare", folder / "a", folder / "b", "--json").stdout)
+    assert compared["differs"] == ["delta"] and len(compared["rows"][0]["curves"]) == 2
+    listed = json.loads(invoke("data", "list", "--json").stdout)
+    assert listed["heart"]["here"] == "bundled"
+    assert "←" in json.loads(invoke("algorithms", "--json").stdout)["fedavg"]["equations"]
+
+
+def test_a_regression_answers_in_json(tmp_path):
+    done = invoke("fit", "--output", tmp_path / "fit", "--json")
+    answer = json.loads(done.stdout)
+    names = [row["name"] for row in answer["coefficients"]]
+    assert names[0] == "Intercept" and all(isinstance(row["standard_error"], float) for row in answer["coefficients"])
+    assert "Written" in done.stderr
+
+
+def test_numbers_that_are_none_are_null():
+    assert plain({"a": (np.float64("nan"), np.arange(2), float("inf"), "x")}) == {"a": [None, [0, 1], None, "x"]}
