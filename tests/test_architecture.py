@@ -43,6 +43,7 @@ ROOMS = {
     "engines": "arrays errors streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
+    "estimators": "errors checks domains arrays machine algorithms solvers data regression models engines run",
     "experiments": "errors documents identity checks domains streams stopping files machine algorithms solvers data "
     "models engines settings run",
     "study.table": "errors checks domains streams files data",
