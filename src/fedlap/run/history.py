@@ -1,11 +1,12 @@
 """What a run leaves behind: its curves, and a model that predicts."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from fedlap.engines.evaluate import Metrics, predict
+from fedlap.engines.evaluate import Metrics
+from fedlap.engines.predictive import Link, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
@@ -101,12 +102,72 @@ class History:
         """The label of each column of `predict`, as in the data that the federation was made from."""
         return self.fit.classes
 
-    def predict(self, inputs: Any) -> np.ndarray:
-        """Class probabilities at the point estimate, a column for each of `classes`.
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float,
+    ) -> Predicted: ...
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float | None = None,
+    ) -> np.ndarray | Predicted:
+        """Class probabilities, a column for each of `classes`: at the point estimate, or averaged over the posterior.
 
         A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+
+        Args:
+            inputs: a row each.
+            posterior: average over N(w, S⁻¹), S = `precision`, the model linearised at w: f ~ N(f(x; w), J S⁻¹ Jᵀ).
+            link: "probit", a closed form, or "samples", Monte Carlo over the outputs.
+            samples: how many draws, 1000 if not given.
+            seed: of the draws, 0 if not given.
+            interval: a share such as 0.9; the answer then has `probability`, `lower` and `upper`.
         """
-        return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
+        asked = Link.of(posterior, link, samples, seed, interval, len(self.classes))
+        return probabilities(self.fit.task, self.fit.w, self.fit.precision, self.fit.inputs(inputs), asked)
+
+    def predictive(self, inputs: Any) -> Predictive:
+        """The model's outputs, before softmax, under the posterior: `mean`, `covariance`, `variance` of every row."""
+        return self._posterior.predictive(self.fit.inputs(inputs))
+
+    def sample(self, inputs: Any, samples: int = 100, seed: int = 0) -> np.ndarray:
+        """Functions drawn from the posterior, as class probabilities at all inputs: [samples, rows, classes].
+
+        Each is one draw of the weights for all rows, and the model linearised: what rows have in common stays so.
+        """
+        return self._posterior.sample(self.fit.inputs(inputs), samples, seed)
+
+    def uncertainty(self, inputs: Any, posterior: bool = False) -> np.ndarray:
+        """The entropy of each row's class probabilities, in nats: a score of how strange an input is to the model."""
+        return entropy(self.predict(inputs, posterior=posterior))
+
+    @property
+    def _posterior(self) -> Posterior:
+        return Posterior.of(self.fit.task, self.fit.w, self.fit.precision)
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
