@@ -15,7 +15,7 @@ from drawn import FOUR, Squared, federation
 from fedlap.algebra.precision import Diagonal, Full, Isotropic, Shifted
 from fedlap.algebra.vector import Vector
 from fedlap.engines.parties import Task
-from fedlap.engines.predictive import Link, Posterior, Predictive, entropy
+from fedlap.engines.predictive import Averaging, Posterior, Predictive, entropy
 from fedlap.errors import ConfigError, DataError
 from fedlap.models import jacobian
 from fedlap.models.curvature import GaussNewton
@@ -122,6 +122,25 @@ def test_entropy_is_a_score_of_doubt(history):
     np.testing.assert_array_equal(entropy(np.array([[1.0, 0.0]])), 0)
 
 
+def test_any_labelled_rows_are_scored_by_point_or_posterior(history):
+    labels = np.array([0, 1, 1, 0, 1])
+    for posterior in (False, True):
+        found, p = history.evaluate(NEW, labels, posterior=posterior), history.predict(NEW, posterior=posterior)
+        assert found.accuracy == (p.argmax(1) == labels).mean()
+        assert found.nll == pytest.approx(-np.log(p[np.arange(ROWS), labels]).mean(), rel=1e-12)
+        assert found.brier == pytest.approx(2 * ((p[:, 1] - labels) ** 2).mean(), rel=1e-12)
+        above = p[labels == 1, 1][:, None] - p[labels == 0, 1]
+        assert found.auc == pytest.approx((above > 0).mean())
+        named = dataclasses.replace(history, fit=dataclasses.replace(history.fit, classes=("no", "yes")))
+        assert named.evaluate(NEW, np.array(["no", "yes"])[labels], posterior=posterior) == found
+    with pytest.raises(DataError, match="labels, row 2: label is 'maybe'; expected one of 'no', 'yes'"):
+        named.evaluate(NEW, ["no", "yes", "maybe", "no", "no"])
+    with pytest.raises(DataError, match="3 labels for 5 rows; expected one a row"):
+        history.evaluate(NEW, [0, 1, 0])
+    with pytest.raises(ConfigError, match="link is of the posterior"):
+        history.evaluate(NEW, labels, link="probit")
+
+
 # Networks: dense Jacobians ------------------------------------------------------------------------------------------
 
 
@@ -214,7 +233,7 @@ def test_the_probit_of_two_classes_is_as_near_as_is_said():
     margins, variances = np.meshgrid(np.linspace(0, 12, 25), [0.0, 0.1, 1.0, 4.0, 25.0, 100.0])
     mean = np.stack([np.zeros(margins.size), margins.ravel()], 1)
     covariance = variances.ravel()[:, None, None] / 2 * np.eye(2)
-    found = Predictive(categorical, mean, covariance).probabilities(Link())
+    found = Predictive(categorical, mean, covariance).probabilities(Averaging())
     wanted = np.stack([oracle.average(*each, nodes=400) for each in zip(mean, covariance, strict=True)])
     worst = np.abs(found - wanted).max(1).reshape(margins.shape).max(1)
     assert worst[0] < 1e-12 and worst[2] < 0.007 and worst.max() < 0.02
@@ -228,18 +247,18 @@ def test_the_probit_of_three_classes_is_nearer_than_that_of_each_output_alone(de
     mean, root = 2 * rng.normal(size=(40, 3)), deviation / np.sqrt(3) * rng.normal(size=(40, 3, 3))
     outputs = Predictive(categorical, mean, root @ root.swapaxes(1, 2))
     wanted = np.stack([oracle.average(*each) for each in zip(mean, outputs.covariance, strict=True)])
-    error = np.abs(outputs.probabilities(Link()) - wanted)
+    error = np.abs(outputs.probabilities(Averaging()) - wanted)
     alone = oracle.softmax(mean / np.sqrt(1 + np.pi / 8 * np.diagonal(outputs.covariance, axis1=1, axis2=2)))
     assert error.max() < most and error.mean() < min(mean_error, np.abs(alone - wanted).mean() / 2)
-    assert np.abs(outputs.probabilities(Link("samples", 20_000)) - wanted).max() < 0.012  # 4 · 0.4 / √20,000
+    assert np.abs(outputs.probabilities(Averaging("samples", 20_000)) - wanted).max() < 0.012  # 4 · 0.4 / √20,000
 
 
 def test_intervals_of_three_classes_hold_their_share_of_draws():
     rng = np.random.default_rng(0)
     mean, root = 2 * rng.normal(size=(40, 3)), rng.normal(size=(40, 3, 3))
     outputs = Predictive(categorical, mean, root @ root.swapaxes(1, 2))
-    lower, upper = outputs.interval(Link(samples=4000, interval=0.9))
-    others = outputs.draws(Link("samples", 4000, seed=1))
+    lower, upper = outputs.interval(Averaging(samples=4000, interval=0.9))
+    others = outputs.draws(Averaging("samples", 4000, seed=1))
     assert np.abs(((others >= lower) & (others <= upper)).mean(0) - 0.9).max() < 0.03  # 6 · 0.3 / √4000, of two draws
 
 
@@ -247,7 +266,7 @@ def test_what_softmax_does_not_see_makes_no_prediction_unsure():
     mean, covariance = np.array([[2.0, 0.0, -1.0]]), 0.3 * np.eye(3)[None]
     found = Predictive(categorical, mean, covariance)
     shifted = Predictive(categorical, mean + 5, covariance + 1e6)
-    np.testing.assert_allclose(shifted.probabilities(Link()), found.probabilities(Link()), rtol=1e-8)
+    np.testing.assert_allclose(shifted.probabilities(Averaging()), found.probabilities(Averaging()), rtol=1e-8)
     np.testing.assert_allclose(shifted.variance, found.variance, rtol=1e-8)
 
 
@@ -316,7 +335,7 @@ def test_the_probit_is_of_softmax_and_draws_are_of_any_likelihood():
     mean, covariance = np.array([[0.2, 0.7]]), 0.01 * np.eye(2)[None]
     found = Predictive(Squared(), mean, covariance)
     with pytest.raises(ConfigError, match='link="probit" is of softmax, and the likelihood is Squared; use link="sam'):
-        found.probabilities(Link())
-    np.testing.assert_allclose(found.probabilities(Link("samples", 100)), mean)  # mirrored draws
-    lower, upper = found.interval(Link("samples", 4000, interval=0.9))
+        found.probabilities(Averaging())
+    np.testing.assert_allclose(found.probabilities(Averaging("samples", 100)), mean)  # mirrored draws
+    lower, upper = found.interval(Averaging("samples", 4000, interval=0.9))
     np.testing.assert_allclose(upper - lower, 2 * 0.1645, rtol=0.1)

@@ -48,34 +48,34 @@ class Predicted(NamedTuple):
     upper: np.ndarray
 
 
-class Link(NamedTuple):
-    """How class probabilities are made of outputs: at their means, "point", or averaged over them."""
+class Averaging(NamedTuple):
+    """How class probabilities are made of outputs: at their means, "point", or averaged over them by a link."""
 
-    name: str = "probit"
+    link: str = "probit"
     samples: int = SAMPLES
     seed: int = 0
     interval: float | None = None  # the share of one, where it is wanted
 
     @classmethod
     def of(
-        cls, posterior: bool, name: str | None, samples: int | None, seed: int | None, interval: Any, classes: int
-    ) -> "Link":
+        cls, posterior: bool, *, link: str | None, samples: int | None, seed: int | None, interval: Any, classes: int
+    ) -> "Averaging":
         """What was asked for; an error if a part of the question would make no difference."""
-        given = {"link": name, "samples": samples, "seed": seed, "interval": interval}
+        given = {"link": link, "samples": samples, "seed": seed, "interval": interval}
         said = [option for option, value in given.items() if value is not None]
         if not posterior:
             if said:
                 raise ConfigError(f"{said[0]} is of the posterior, and the point estimate has none; use posterior=True")
             return cls("point")
-        name = "probit" if name is None else name
-        if name not in LINKS:
-            raise unknown("link", name, LINKS)
-        drawn = name == "samples" or (interval is not None and classes > 2)
+        link = "probit" if link is None else link
+        if link not in LINKS:
+            raise unknown("link", link, LINKS)
+        drawn = link == "samples" or (interval is not None and classes > 2)
         if not drawn and (samples is not None or seed is not None):
             option = "seed" if samples is None else "samples"
             raise ConfigError(f'{option} is of draws, and there are none with link="probit"; use link="samples"')
         return cls(
-            name,
+            link,
             whole_number("samples", SAMPLES if samples is None else samples, least=1),
             check_seed("seed", 0 if seed is None else seed),
             None if interval is None else share(interval),
@@ -89,38 +89,38 @@ class Predictive(NamedTuple):
     mean: np.ndarray  # [n, C]
     covariance: np.ndarray  # [n, C, C]
 
-    def probabilities(self, link: Link) -> np.ndarray:
+    def probabilities(self, averaging: Averaging) -> np.ndarray:
         """Class probabilities, averaged over the outputs: [n, C]."""
-        if link.name == "samples":
-            return self._by_rows(lambda part: part.draws(link).mean(0), link)
+        if averaging.link == "samples":
+            return self._by_rows(lambda part: part.draws(averaging).mean(0), averaging)
         if not isinstance(self.likelihood, Categorical):
             name = type(self.likelihood).__name__
             raise ConfigError(f'link="probit" is of softmax, and the likelihood is {name}; use link="samples"')
         return _probit(self.mean, self.covariance)
 
-    def interval(self, link: Link) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, averaging: Averaging) -> tuple[np.ndarray, np.ndarray]:
         """Where each probability lies with the probability asked for, as much above as below: two of [n, C].
 
         Of two classes they are quantiles of σ(f_1 − f_0), exactly; of more, of draws.
         """
-        tails = (1 - share(link.interval)) / 2
+        tails = (1 - share(averaging.interval)) / 2
         if isinstance(self.likelihood, Categorical) and self.mean.shape[1] == 2:
             margin = self.mean - self.mean[:, ::-1]
             reach = -ndtri(tails) * np.sqrt(2 * np.maximum(self.variance, 0))[:, None]  # that of the difference
             return expit(margin - reach), expit(margin + reach)
-        quantiles = lambda part: np.quantile(part.draws(link), (tails, 1 - tails), axis=0).swapaxes(0, 1)
-        found = self._by_rows(quantiles, link)
+        quantiles = lambda part: np.quantile(part.draws(averaging), (tails, 1 - tails), axis=0).swapaxes(0, 1)
+        found = self._by_rows(quantiles, averaging)
         return found[:, 0], found[:, 1]
 
-    def draws(self, link: Link) -> np.ndarray:
+    def draws(self, averaging: Averaging) -> np.ndarray:
         """Class probabilities of draws of the outputs, the same noise for every row: [samples, n, C].
 
         So the probabilities of a row do not depend on the rows beside it. Every draw has its mirror image.
         """
         values, vectors = np.linalg.eigh(self.covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))[:, None]
-        half = stream(link.seed, "predictive").standard_normal((-(-link.samples // 2), self.mean.shape[1]))
-        noise = np.concatenate([half, -half])[: link.samples]
+        half = stream(averaging.seed, "predictive").standard_normal((-(-averaging.samples // 2), self.mean.shape[1]))
+        noise = np.concatenate([half, -half])[: averaging.samples]
         outputs = self.mean + np.einsum("ncd,sd->snc", root, noise)
         return np.asarray(self.likelihood.probabilities(jnp.asarray(outputs)), np.float64)
 
@@ -129,9 +129,9 @@ class Predictive(NamedTuple):
         """The variance of each row's outputs about their own mean, summed: how much softmax is left in doubt, [n]."""
         return np.trace(self.covariance, axis1=1, axis2=2) - self.covariance.mean((1, 2)) * self.mean.shape[1]
 
-    def _by_rows(self, function: Any, link: Link) -> np.ndarray:
+    def _by_rows(self, function: Any, averaging: Averaging) -> np.ndarray:
         """The function of a few rows at a time, so that their draws can be held."""
-        size = max(1, HELD // (link.samples * self.mean.shape[1]))
+        size = max(1, HELD // (averaging.samples * self.mean.shape[1]))
         starts = range(0, max(len(self.mean), 1), size)
         part = lambda i: self._replace(mean=self.mean[i : i + size], covariance=self.covariance[i : i + size])
         return np.concatenate([function(part(i)) for i in starts])
@@ -162,11 +162,11 @@ class Posterior(NamedTuple):
             covariance=np.concatenate([part.covariance for part in parts]),
         )
 
-    def predict(self, inputs: Array, link: Link) -> np.ndarray | Predicted:
+    def predict(self, inputs: Array, averaging: Averaging) -> np.ndarray | Predicted:
         """Class probabilities [n, C], and where they lie if that is asked; no covariance of all rows is ever held."""
-        if link.interval is None:
-            return np.concatenate([part.probabilities(link) for part in self.in_parts(inputs)])
-        found = [(part.probabilities(link), *part.interval(link)) for part in self.in_parts(inputs)]
+        if averaging.interval is None:
+            return np.concatenate([part.probabilities(averaging) for part in self.in_parts(inputs)])
+        found = [(part.probabilities(averaging), *part.interval(averaging)) for part in self.in_parts(inputs)]
         return Predicted(*map(np.concatenate, zip(*found, strict=True)))
 
     def sample(self, inputs: Array, samples: int, seed: int) -> np.ndarray:
@@ -205,11 +205,11 @@ class Posterior(NamedTuple):
             yield Predictive(self.task.likelihood, mean, covariance)
 
 
-def probabilities(task: Task, w: Vector, precision: Any, inputs: Array, link: Link) -> np.ndarray | Predicted:
+def probabilities(task: Task, w: Vector, precision: Any, inputs: Array, averaging: Averaging) -> np.ndarray | Predicted:
     """Class probabilities, by the link."""
-    if link.name == "point":
+    if averaging.link == "point":
         return np.asarray(predict(task, w, inputs))
-    return Posterior.of(task, w, precision).predict(inputs, link)
+    return Posterior.of(task, w, precision).predict(inputs, averaging)
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:

@@ -3,11 +3,13 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedlap.engines.evaluate import Metrics
-from fedlap.engines.predictive import Link, Posterior, Predicted, Predictive, entropy, probabilities
+from fedlap.engines.evaluate import evaluate
+from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
+from fedlap.engines.scores import Metrics, metrics_of
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
@@ -42,10 +44,9 @@ class History:
     """
 
     fit: Fit
-    accuracy: np.ndarray  # of w_g on the test set, after each round
-    nll: np.ndarray
+    test: Metrics  # of w_g on the test set, after each round
     seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same two on every set of `watch`
+    watched: dict[str, Metrics]  # the same on every set of `watch`
     state: State | None = None  # after the last round; None of a history that was loaded
     simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
@@ -53,15 +54,41 @@ class History:
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """The history of a run, from its table.
 
-        That has a row a round: seconds, then accuracy and NLL of the test set and of each watched set.
+        That has a row a round: seconds, then the scores on the test set and on each watched set.
         """
-        seconds, accuracy, nll, *rest = table.T
-        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
-        return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
+        seconds, scores = table[:, 0], table[:, 1:].T
+        test, *others = (Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields)))
+        watched = dict(zip(simulation.watch, others, strict=True))
+        return cls(Fit.of(simulation, state), test, seconds, watched, state, simulation)
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """How often w_g is right on the test set, after each round."""
+        return self.test.accuracy
+
+    @property
+    def nll(self) -> np.ndarray:
+        """The mean of −log p_y on the test set, after each round."""
+        return self.test.nll
+
+    @property
+    def brier(self) -> np.ndarray:
+        """The Brier score on the test set after each round, the mean of Σ_c (p_c − [y = c])²."""
+        return self.test.brier
+
+    @property
+    def ece(self) -> np.ndarray:
+        """The expected calibration error on the test set after each round, over 15 bins of the top probability."""
+        return self.test.ece
+
+    @property
+    def auc(self) -> np.ndarray:
+        """The area under the receiver's curve on the test set after each round; NaN where there are not two classes."""
+        return self.test.auc
 
     def __repr__(self) -> str:
         last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
-        return f"History({self.fit.method}, {len(self.nll)} rounds, {last})"
+        return f"History({self.fit.method}, {len(self.seconds)} rounds, {last})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "simulation": None}
@@ -147,8 +174,34 @@ class History:
             seed: of the draws, 0 if not given.
             interval: a share such as 0.9; the answer then has `probability`, `lower` and `upper`.
         """
-        asked = Link.of(posterior, link, samples, seed, interval, len(self.classes))
-        return probabilities(self.fit.task, self.fit.w, self.fit.precision, self.fit.inputs(inputs), asked)
+        averaging = Averaging.of(
+            posterior, link=link, samples=samples, seed=seed, interval=interval, classes=len(self.classes)
+        )
+        return probabilities(self.fit.task, self.fit.w, self.fit.precision, self.fit.inputs(inputs), averaging)
+
+    def evaluate(
+        self,
+        inputs: Any,
+        labels: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> Metrics:
+        """The scores on labelled rows, at the point estimate or averaged over the posterior as in `predict`.
+
+        Labels are those of `classes`.
+        """
+        rows = self.fit.inputs(inputs)
+        numbers = self.fit.labels(labels, len(rows))
+        if posterior:
+            p = self.predict(inputs, posterior=True, link=link, samples=samples, seed=seed)
+            found = metrics_of(jnp.asarray(p), numbers)
+        else:
+            Averaging.of(False, link=link, samples=samples, seed=seed, interval=None, classes=len(self.classes))
+            found = evaluate(self.fit.task, self.fit.w, rows, numbers)
+        return Metrics(*map(float, found))
 
     def predictive(self, inputs: Any) -> Predictive:
         """The model's outputs, before softmax, under the posterior: `mean`, `covariance`, `variance` of every row."""
@@ -171,7 +224,7 @@ class History:
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
-        saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
+        saved.save(folder, self.fit, self.test, self.seconds, self.watched)
 
 
 def load(folder: PathLike, model: ModelLike | None = None, likelihood: Likelihood = categorical) -> History:
