@@ -40,7 +40,7 @@ ROOMS = {
     "data": "errors checks domains files",
     "regression": "errors checks files data",
     "models": "arrays errors checks domains data",
-    "engines": "arrays errors streams files machine algebra algorithms solvers models",
+    "engines": "arrays errors checks streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
     "estimators": "errors checks domains arrays machine algorithms solvers data regression models engines run",

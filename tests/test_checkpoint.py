@@ -56,8 +56,8 @@ def test_a_checkpoint_is_exactly_the_state_and_the_table(saved):
     assert sorted(a.nbytes for n, a in arrays.items() if n.startswith("state")) == sorted(
         np.asarray(leaf).nbytes for leaf in leaves
     )
-    np.testing.assert_array_equal(arrays["table"], np.stack([history.seconds, history.accuracy, history.nll], axis=1))
-    state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 3)), eventful().describe())
+    np.testing.assert_array_equal(arrays["table"], np.stack([history.seconds, *history.test], axis=1))
+    state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 6)), eventful().describe())
     assert same_bits(state, history.state) and type(state.round) is int and state.round == 2
     np.testing.assert_array_equal(table, arrays["table"])
 
@@ -90,10 +90,10 @@ def test_a_checkpoint_of_clients_in_a_plain_tuple_is_read(tmp_path):
     """Its arrays have the same names."""
     mine = eventful(engine="sequential")
     state, path = mine.step(mine.init()), tmp_path / "run.npz"
-    checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 3)), mine.describe())
+    checkpoint.save(path, state._replace(clients=tuple(state.clients)), np.zeros((1, 6)), mine.describe())
     with np.load(path) as file:
         assert "state.clients[1].factor.v.tree[1]['weight']" in file.files
-    found, _ = checkpoint.load(path, mine.init(), np.zeros((0, 3)), mine.describe())
+    found, _ = checkpoint.load(path, mine.init(), np.zeros((0, 6)), mine.describe())
     assert same_bits(found, state)
 
 
@@ -167,7 +167,7 @@ def test_a_run_may_be_watched_while_it_is_saved(saved, tmp_path):
     """Every history yielded is already on disk."""
     path = tmp_path / "watched.npz"
     for history in histories(eventful(), 3, checkpoint=path):
-        state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 3)), eventful().describe())
+        state, table = checkpoint.load(path, eventful().init(), np.zeros((0, 6)), eventful().describe())
         assert same_bits(state, history.state)
         np.testing.assert_array_equal(table[:, 2], history.nll)
 
@@ -322,7 +322,7 @@ def test_a_damaged_checkpoint_is_refused_or_unharmed(saved):
         damaged[place] ^= value
         path.write_bytes(bytes(damaged))
         try:
-            loaded, _ = checkpoint.load(path, like, np.zeros((0, 3)), description)
+            loaded, _ = checkpoint.load(path, like, np.zeros((0, 6)), description)
         except fedlap.DataError as error:
             assert "run.npz" in str(error)
         else:

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 import fedlap
 from drawn import FOUR, federation
+from fedlap.engines.scores import Metrics
 from fedlap.errors import ConfigError, DataError
 from fedlap.models import blueprint
 from fedlap.models.network import Dense, Dropout, Flatten, Network
@@ -39,7 +40,7 @@ def history():
 def assert_same(found, wanted):
     """All that a history has to show."""
     assert repr(found) == repr(wanted) and (found.diverged, found.diverged_since) == (wanted.diverged, None)
-    for name in ("accuracy", "nll", "seconds"):
+    for name in (*Metrics._fields, "seconds"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
     assert list(found.watched) == list(wanted.watched)
     for name, metrics in wanted.watched.items():
@@ -170,7 +171,7 @@ def test_a_saved_history_has_nothing_of_the_clients(history, tmp_path):
     with np.load(tmp_path / "run" / saved.ARRAYS, allow_pickle=False) as file:
         shapes = {name: file[name].shape for name in file.files}
     assert shapes == {
-        **dict.fromkeys(("accuracy", "nll", "seconds", "watched.0.accuracy", "watched.0.nll"), (2,)),
+        **dict.fromkeys(("seconds", *(f"{of}{name}" for of in ("", "watched.0.") for name in Metrics._fields)), (2,)),
         "weights.1.bias": (2,),
         "weights.1.weight": (2, 3),
         "S": (8,),

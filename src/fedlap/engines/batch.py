@@ -15,10 +15,10 @@ import numpy as np
 
 from fedlap.algebra.vector import Vector
 from fedlap.arrays import Array, Tree
-from fedlap.engines.evaluate import Metrics
 from fedlap.engines.evaluate import evaluate as metrics
 from fedlap.engines.parties import Batches, Task
 from fedlap.engines.round import State
+from fedlap.engines.scores import Metrics
 from fedlap.engines.setup import Plan, Setup
 from fedlap.engines.vectorised import Moved, federated_round
 
@@ -103,7 +103,7 @@ def advance(prepared: Prepared, states: State, plans: Sequence[Plan]) -> State:
 
 
 def evaluate(prepared: Prepared, states: State) -> np.ndarray:
-    """Accuracy and NLL of every run on every set, [2 · sets, seeds, settings]."""
+    """The scores of every run on every set, [5 · sets, seeds, settings]."""
     task = prepared.setup.tree.task
     tests = [_evaluate(task, Axes(test.axes), states.server.w, test.tree) for test in prepared.tests]
     return np.concatenate([np.array(numbers) for numbers in tests])

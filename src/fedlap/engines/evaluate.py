@@ -1,7 +1,6 @@
-"""Accuracy and negative log-likelihood of the broadcast weights w_g on a test set."""
+"""The scores of the broadcast weights w_g on a test set."""
 
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +8,16 @@ import jax.numpy as jnp
 from fedlap.algebra.vector import Vector
 from fedlap.arrays import Array, Number
 from fedlap.engines.parties import Task
+from fedlap.engines.scores import Metrics, auc, log_odds, nothing, scores, tally_of
 
 CHUNK = 500  # examples at a time: a network's activations for 10,000 images would not fit
 
 
-class Metrics(NamedTuple):
-    """Accuracy and negative log-likelihood: a number each, or an array of them, of all rounds or of many runs."""
-
-    accuracy: Any
-    nll: Any
-
-
 @partial(jax.jit, static_argnums=0)
 def evaluate(task: Task, w: Vector, inputs: Array, labels: Array, count: Number | None = None) -> Metrics:
-    """Accuracy and NLL of the weights on a test set.
+    """The scores of the weights on a test set.
 
-    Neither is a number when the outputs are not finite, so that a diverged run cannot look like a bad one. Rows from
+    None is a number when the outputs are not finite, so that a diverged run cannot look like a bad one. Rows from
     `count` on are padding; there is none if it is not given.
     """
     size = len(labels)
@@ -35,13 +28,16 @@ def evaluate(task: Task, w: Vector, inputs: Array, labels: Array, count: Number 
     def add(totals, chunk):
         at = jnp.minimum(chunk, size - 1)
         outputs, real = task.model.apply(w.tree, inputs[at]), chunk < count
+        probabilities, loss = task.likelihood.probabilities(outputs), task.likelihood.loss(outputs, labels[at])
         right = outputs.argmax(-1) == labels[at]
-        loss = task.likelihood.loss(outputs, labels[at])
-        return (totals[0] + jnp.where(real, right, 0).sum(), totals[1] + jnp.where(real, loss, 0).sum()), None
+        tally = tally_of(probabilities, labels[at], real, right, loss)
+        return jax.tree.map(jnp.add, totals, tally), log_odds(probabilities)
 
-    zero = jnp.zeros(())
-    (right, loss), _ = jax.lax.scan(add, (zero, zero), places)
-    return Metrics(jnp.where(jnp.isfinite(loss), right / count, jnp.nan), loss / count)
+    tally, odds = jax.lax.scan(add, nothing(), places)
+    odds = None if odds is None else odds.reshape(-1)[:size]
+    found = scores(tally, auc(odds, labels, jnp.arange(size) < count))
+    finite = jnp.isfinite(tally.loss) & jnp.isfinite(tally.brier)
+    return Metrics(*(jnp.where(finite, score, jnp.nan) for score in found))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -1,7 +1,7 @@
 """The folder of an experiment, which a second call can finish.
 
 configuration.json     the resolved settings and the version
-results.jsonl          one JSON line a run that has finished: accuracy and NLL after every round, see results.py
+results.jsonl          one JSON line a run that has finished: its scores after every round, see results.py
 results-2-of-8.jsonl   likewise, of the second of eight shards, see shards.py
 results.jsonl.checkpoints/    the runs under way, each after one of its last rounds; gone when all have finished
 table.md, curves.png   made from results.jsonl when all have finished
@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
 
@@ -33,29 +33,44 @@ from fedlap.settings import Table
 # Results: one JSON line a run, only ever appended to ------------------------------------------------------------------
 
 BEGINNING = b'{"cell":"'  # of every line
-DIGITS = 5  # of an accuracy or an NLL: enough for a test set of 10,000, and the files stay small
+BOTH = ("accuracy", "nll")  # which every line has, however old
+LARGEST = {"accuracy": 1, "brier": 2, "ece": 1, "auc": 1}
+DIGITS = 5  # of a score: enough for a test set of 10,000, and the files stay small
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy and NLL after each round; None where a run had no finite outputs."""
+    """The scores after each round; None where a run had no finite outputs.
+
+    No list at all is of a score that the data do not have, such as an AUC of three classes, or that is younger than the
+    file.
+    """
 
     accuracy: list[float | None]
     nll: list[float | None]
+    brier: list[float | None] | None = None
+    ece: list[float | None] | None = None
+    auc: list[float | None] | None = None
 
     @classmethod
-    def of(cls, accuracy: Iterable[float], nll: Iterable[float]) -> "Curve":
-        """A curve of rounded numbers."""
-        return cls(_rounded(accuracy), _rounded(nll))
+    def of(cls, accuracy: Iterable[float], nll: Iterable[float], *others: Iterable[float]) -> "Curve":
+        """A curve of rounded numbers, in the order of `Metrics`."""
+        further = (_rounded(numbers) for numbers in others)
+        return cls(_rounded(accuracy), _rounded(nll), *(None if set(each) <= {None} else each for each in further))
 
     def __post_init__(self) -> None:
-        for name, values in (("accuracy", self.accuracy), ("nll", self.nll)):
+        known = {name: values for name, values in vars(self).items() if values is not None or name in BOTH}
+        for name, values in known.items():
             if not isinstance(values, list) or not {type(value) for value in values} <= {int, float, type(None)}:
                 raise ValueError(f"{name} is not a list of numbers, or null")
-        if not all(0 <= value <= 1 for value in self.accuracy if value is not None):
-            raise ValueError("an accuracy is not between 0 and 1")
-        if len(self.accuracy) != len(self.nll):
-            raise ValueError(f"{len(self.accuracy)} rounds of accuracy, but {len(self.nll)} of nll")
+            if name in LARGEST and not all(0 <= value <= LARGEST[name] for value in values if value is not None):
+                raise ValueError(f"{name} is not between 0 and {LARGEST[name]}")
+            if len(values) != len(self.accuracy):
+                raise ValueError(f"{len(self.accuracy)} rounds of accuracy, but {len(values)} of {name}")
+
+    def as_dict(self) -> dict[str, list[float | None]]:
+        """The lists by their names, of the scores that there are."""
+        return {name: values for name, values in vars(self).items() if values is not None}
 
 
 def _rounded(numbers: Iterable[float]) -> list[float | None]:
@@ -118,7 +133,8 @@ class Result:
 
     def line(self) -> str:
         """The result as a line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+        curves = {name: curve.as_dict() for name, curve in self.curves.items()}
+        return json.dumps({**vars(self), "curves": curves}, separators=(",", ":")) + "\n"
 
     @classmethod
     def read(cls, line: str | bytes) -> "Result":

@@ -129,7 +129,7 @@ def _begun(run: Simulation | Grid, checkpoint: Path) -> Begun | None:
 
 def _curves(cell: Cell, history: History) -> dict[str, Curve]:
     main = "validation" if cell.held_out else "test"
-    curves = {main: Curve.of(history.accuracy, history.nll)}
+    curves = {main: Curve.of(*history.test)}
     return curves | {name: Curve.of(*metrics) for name, metrics in history.watched.items()}
 
 

@@ -131,6 +131,11 @@ class Winner(NamedTuple):
         """Mean and standard deviation of the test NLL over the seeds, at the end."""
         return spread([value(run.curves["test"])[1] for run in self.runs])
 
+    def calibration(self, score: str) -> tuple[float, float]:
+        """Mean and standard deviation over the seeds of a test "brier", "ece" or "auc"; NaN where a run has none."""
+        curves = [getattr(run.curves["test"], score) for run in self.runs]
+        return spread([np.nan if curve is None else _mean(curve[-LAST:]) for curve in curves])
+
     @property
     def rounds(self) -> int:
         """The number of rounds of the first seed."""
@@ -191,6 +196,9 @@ def first_round(accuracy: Sequence[float | None], target: float) -> int | None:
 # As text ------------------------------------------------------------------------------------------------------------
 
 
+CALIBRATION = {"Brier": "brier", "ECE": "ece", "AUC": "auc"}  # the heads of their columns
+
+
 class Text(NamedTuple):
     """A table of texts, with a title."""
 
@@ -198,21 +206,32 @@ class Text(NamedTuple):
     heads: list[str]
     rows: list[list[str]]
 
+    def parts(self) -> tuple["Text", "Text"]:
+        """Two tables of the same rows, for a narrow screen: calibration by itself."""
+        first = [place for place, head in enumerate(self.heads) if head not in CALIBRATION]
+        second = [0, *(place for place in range(len(self.heads)) if place not in first)]
+        part = lambda title, places: Text(title, *_columns(places, self.heads, self.rows))
+        return part(self.title, first), part("", second)
+
     def markdown(self) -> str:
         """The table in Markdown, without its title."""
         lines = [self.heads, ["---"] * len(self.heads), *self.rows]
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+def _columns(places: list[int], heads: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return [heads[place] for place in places], [[row[place] for place in places] for row in rows]
+
+
 def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
     """The table of winners: of a grid with what they were chosen from, else with rounds and seconds."""
     title = caption(max(winner.seeds for winner in winners))
     if sweep.is_grid:
-        heads = ["algorithm", "setting", "accuracy %", "NLL", "chosen from", "diverged"]
+        heads = ["algorithm", "setting", "accuracy %", "NLL", *CALIBRATION, "chosen from", "diverged"]
         return Text(f"{title}; {_choice(sweep, winners)}", heads, [_grid_cells(winner) for winner in winners])
     target = sweep.table.get("train", {}).get("target_accuracy")
     to_target = [] if target is None else [f"rounds to {100 * target:g} %"]
-    heads = ["algorithm", "accuracy %", "NLL", *to_target, "rounds", "seconds"]
+    heads = ["algorithm", "accuracy %", "NLL", *CALIBRATION, *to_target, "rounds", "seconds"]
     return Text(title, heads, [_run_cells(winner, target) for winner in winners])
 
 
@@ -245,15 +264,19 @@ def _run_cells(winner: Winner, target: float | None) -> list[str]:
 
 
 def _metrics(winner: Winner) -> list[str]:
-    """Accuracy in percent, and NLL."""
+    """Accuracy in percent, NLL, and calibration."""
     if winner.diverged:
-        return [f"{winner.diverged} of {winner.seeds} diverged", "–"]
+        return [f"{winner.diverged} of {winner.seeds} diverged", *["–"] * (1 + len(CALIBRATION))]
     mean, deviation = winner.accuracy
-    return [_number((100 * mean, 100 * deviation), 1, winner.seeds), _number(winner.nll, 3, winner.seeds)]
+    others = [winner.nll, *map(winner.calibration, CALIBRATION.values())]
+    percent = _number((100 * mean, 100 * deviation), 1, winner.seeds)
+    return [percent, *(_number(spread, 3, winner.seeds) for spread in others)]
 
 
 def _number(spread: tuple[float, float], digits: int, seeds: int) -> str:
-    """A mean with its deviation, which one seed has none of."""
+    """A mean with its deviation, which one seed has none of; a dash where there is none, as in files of old."""
+    if np.isnan(spread[0]):
+        return "–"
     mean, deviation = (f"{value:.{digits}f}" for value in spread)
     return f"{mean} ({deviation})" if seeds > 1 else mean
 

@@ -14,7 +14,7 @@ from fedlap.engines.round import State
 from fedlap.errors import DataError
 from fedlap.files import PathLike
 
-FORMAT = 4
+FORMAT = 5
 
 
 def save(path: PathLike, state: State, table: np.ndarray, description: Mapping[str, Any]) -> None:

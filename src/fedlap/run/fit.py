@@ -9,10 +9,10 @@ import numpy as np
 
 from fedlap.algebra.vector import Vector
 from fedlap.arrays import Array
-from fedlap.data import frames, validation
+from fedlap.data import frames, labels, validation
 from fedlap.engines.parties import Task
 from fedlap.engines.round import State
-from fedlap.errors import ConfigError
+from fedlap.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fedlap.run.simulation import Simulation  # which makes fits
@@ -57,3 +57,11 @@ class Fit:
             inputs = inputs.astype(self.dtype, copy=False)
         validation.finite(inputs, "inputs, row {}".format, self.features)
         return jnp.asarray(inputs)
+
+    def labels(self, given: Any, rows: int) -> Array:
+        """The class numbers of labels, one for each of so many rows."""
+        read = labels.read("labels", given)
+        if len(read) != rows or not rows:
+            raise DataError(f"{len(read)} labels for {rows} rows; expected one a row, and a row at least")
+        numbered = all(type(name) is int and name == place for place, name in enumerate(self.classes))
+        return jnp.asarray(labels.encode("labels", read, len(self.classes), None if numbered else self.classes))

@@ -1,12 +1,15 @@
 """What a run leaves behind: its curves, and a model that predicts."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedlap.engines.evaluate import Metrics, predict
+from fedlap.engines.evaluate import evaluate
+from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
+from fedlap.engines.scores import Metrics, metrics_of
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
@@ -41,10 +44,9 @@ class History:
     """
 
     fit: Fit
-    accuracy: np.ndarray  # of w_g on the test set, after each round
-    nll: np.ndarray
+    test: Metrics  # of w_g on the test set, after each round
     seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same two on every set of `watch`
+    watched: dict[str, Metrics]  # the same on every set of `watch`
     state: State | None = None  # after the last round; None of a history that was loaded
     simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
@@ -52,15 +54,41 @@ class History:
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """The history of a run, from its table.
 
-        That has a row a round: seconds, then accuracy and NLL of the test set and of each watched set.
+        That has a row a round: seconds, then the scores on the test set and on each watched set.
         """
-        seconds, accuracy, nll, *rest = table.T
-        watched = {name: Metrics(*rest[2 * i : 2 * i + 2]) for i, name in enumerate(simulation.watch)}
-        return cls(Fit.of(simulation, state), accuracy, nll, seconds, watched, state, simulation)
+        seconds, scores = table[:, 0], table[:, 1:].T
+        test, *others = (Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields)))
+        watched = dict(zip(simulation.watch, others, strict=True))
+        return cls(Fit.of(simulation, state), test, seconds, watched, state, simulation)
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """How often w_g is right on the test set, after each round."""
+        return self.test.accuracy
+
+    @property
+    def nll(self) -> np.ndarray:
+        """The mean of −log p_y on the test set, after each round."""
+        return self.test.nll
+
+    @property
+    def brier(self) -> np.ndarray:
+        """The Brier score on the test set after each round, the mean of Σ_c (p_c − [y = c])²."""
+        return self.test.brier
+
+    @property
+    def ece(self) -> np.ndarray:
+        """The expected calibration error on the test set after each round, over 15 bins of the top probability."""
+        return self.test.ece
+
+    @property
+    def auc(self) -> np.ndarray:
+        """The area under the receiver's curve on the test set after each round; NaN where there are not two classes."""
+        return self.test.auc
 
     def __repr__(self) -> str:
         last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
-        return f"History({self.fit.method}, {len(self.nll)} rounds, {last})"
+        return f"History({self.fit.method}, {len(self.seconds)} rounds, {last})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "simulation": None}
@@ -101,16 +129,102 @@ class History:
         """The label of each column of `predict`, as in the data that the federation was made from."""
         return self.fit.classes
 
-    def predict(self, inputs: Any) -> np.ndarray:
-        """Class probabilities at the point estimate, a column for each of `classes`.
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float,
+    ) -> Predicted: ...
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float | None = None,
+    ) -> np.ndarray | Predicted:
+        """Class probabilities, a column for each of `classes`: at the point estimate, or averaged over the posterior.
 
         A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+
+        Args:
+            inputs: a row each.
+            posterior: average over N(w, S⁻¹), S = `precision`, the model linearised at w: f ~ N(f(x; w), J S⁻¹ Jᵀ).
+            link: "probit", a closed form, or "samples", Monte Carlo over the outputs.
+            samples: how many draws, 1000 if not given.
+            seed: of the draws, 0 if not given.
+            interval: a share such as 0.9; the answer then has `probability`, `lower` and `upper`.
         """
-        return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
+        averaging = Averaging.of(
+            posterior, link=link, samples=samples, seed=seed, interval=interval, classes=len(self.classes)
+        )
+        return probabilities(self.fit.task, self.fit.w, self.fit.precision, self.fit.inputs(inputs), averaging)
+
+    def evaluate(
+        self,
+        inputs: Any,
+        labels: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> Metrics:
+        """The scores on labelled rows, at the point estimate or averaged over the posterior as in `predict`.
+
+        Labels are those of `classes`.
+        """
+        rows = self.fit.inputs(inputs)
+        numbers = self.fit.labels(labels, len(rows))
+        if posterior:
+            p = self.predict(inputs, posterior=True, link=link, samples=samples, seed=seed)
+            found = metrics_of(jnp.asarray(p), numbers)
+        else:
+            Averaging.of(False, link=link, samples=samples, seed=seed, interval=None, classes=len(self.classes))
+            found = evaluate(self.fit.task, self.fit.w, rows, numbers)
+        return Metrics(*map(float, found))
+
+    def predictive(self, inputs: Any) -> Predictive:
+        """The model's outputs, before softmax, under the posterior: `mean`, `covariance`, `variance` of every row."""
+        return self._posterior.predictive(self.fit.inputs(inputs))
+
+    def sample(self, inputs: Any, samples: int = 100, seed: int = 0) -> np.ndarray:
+        """Functions drawn from the posterior, as class probabilities at all inputs: [samples, rows, classes].
+
+        Each is one draw of the weights for all rows, and the model linearised: what rows have in common stays so.
+        """
+        return self._posterior.sample(self.fit.inputs(inputs), samples, seed)
+
+    def uncertainty(self, inputs: Any, posterior: bool = False) -> np.ndarray:
+        """The entropy of each row's class probabilities, in nats: a score of how strange an input is to the model."""
+        return entropy(self.predict(inputs, posterior=posterior))
+
+    @property
+    def _posterior(self) -> Posterior:
+        return Posterior.of(self.fit.task, self.fit.w, self.fit.precision)
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""
-        saved.save(folder, self.fit, self.accuracy, self.nll, self.seconds, self.watched)
+        saved.save(folder, self.fit, self.test, self.seconds, self.watched)
 
 
 def load(folder: PathLike, model: ModelLike | None = None, likelihood: Likelihood = categorical) -> History:

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedlap import files
 from fedlap.algebra.vector import Vector
-from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
+from fedlap.engines.scores import Metrics
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import PathLike, new_folder, read_described, read_description
 from fedlap.models import blueprint
@@ -32,13 +32,12 @@ PRECISIONS = ("S", "precision")
 def save(
     folder: PathLike,
     fit: Fit,
-    accuracy: np.ndarray,
-    nll: np.ndarray,
+    test: Metrics,
     seconds: np.ndarray,
     watched: dict[str, Metrics],
 ) -> None:
     """Write a history into a new folder; one that exists is never touched."""
-    arrays: dict[str, Any] = {"accuracy": accuracy, "nll": nll, "seconds": seconds}
+    arrays: dict[str, Any] = {**test._asdict(), "seconds": seconds}
     for place, metrics in enumerate(watched.values()):
         arrays |= {f"watched.{place}.{name}": values for name, values in metrics._asdict().items()}
     arrays |= {f"weights.{name}": np.asarray(array) for name, array in fit.w.named.items()}
@@ -64,23 +63,29 @@ def save(
 
 def load(
     folder: PathLike, model: ModelLike | None, likelihood: Likelihood
-) -> tuple[Fit, np.ndarray, np.ndarray, np.ndarray, dict[str, Metrics]]:
+) -> tuple[Fit, Metrics, np.ndarray, dict[str, Metrics]]:
     """What `save` was given, all of it checked."""
     folder = Path(folder)
     description = read_description(folder / DESCRIPTION, (FORMAT,), "history", "saved")
     try:
         arrays = _arrays(folder / ARRAYS, description["sha256"])
         fit = _fit(folder, description, arrays, model, likelihood)
-        accuracy, nll, seconds = (arrays[name] for name in ("accuracy", "nll", "seconds"))
-        watched = {
-            name: Metrics(*(arrays[f"watched.{place}.{field}"] for field in Metrics._fields))
-            for place, name in enumerate(description["watched"])
-        }
+        test = _metrics(arrays, "")
+        watched = {name: _metrics(arrays, f"watched.{place}.") for place, name in enumerate(description["watched"])}
+        seconds = arrays["seconds"]
     except FedlapError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{folder / DESCRIPTION}: not a saved history ({type(error).__name__}: {error})") from error
-    return fit, accuracy, nll, seconds, watched
+    return fit, test, seconds, watched
+
+
+def _metrics(arrays: dict[str, np.ndarray], prefix: str) -> Metrics:
+    """The scores on one set; a history that is older than a score has NaN in its place."""
+    accuracy, nll, *others = (arrays.get(prefix + name) for name in Metrics._fields)
+    if accuracy is None or nll is None:
+        raise KeyError(f"{prefix}accuracy, {prefix}nll")
+    return Metrics(accuracy, nll, *(np.full_like(nll, np.nan) if each is None else each for each in others))
 
 
 def _fit(

@@ -17,9 +17,10 @@ from fedlap.arrays import Array, on_device
 from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
 from fedlap.engines import EngineName, choose
-from fedlap.engines.evaluate import Metrics, evaluate
+from fedlap.engines.evaluate import evaluate
 from fedlap.engines.parties import Task
 from fedlap.engines.round import Engine, Method, State, initial
+from fedlap.engines.scores import Metrics
 from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
 from fedlap.engines.streamed import first_client
 from fedlap.errors import ConfigError
@@ -115,15 +116,15 @@ class Simulation:
         return evaluate(self.setup.task, state.server.w, *self.test)
 
     def look(self, state: State) -> np.ndarray:
-        """Accuracy and NLL on the test set, then on every watched set."""
+        """The scores on the test set, then on every watched set."""
         tests = (self.test, *self.watch.values())
         metrics = [evaluate(self.setup.task, state.server.w, *test) for test in tests]
-        return np.array([float(number) for pair in metrics for number in pair])
+        return np.array([float(number) for scores in metrics for number in scores])
 
     @property
     def columns(self) -> tuple[int, ...]:
         """The shape of a round in the table: seconds, then what `look` sees."""
-        return (3 + 2 * len(self.watch),)
+        return (1 + len(Metrics._fields) * (1 + len(self.watch)),)
 
     @property
     def one_shot(self) -> bool:

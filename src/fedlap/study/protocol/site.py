@@ -337,8 +337,8 @@ class Site(Respondent):
         if not self._reports(count):
             return HeldBack()
         inputs = jax.numpy.asarray(rows.test_inputs, setup.pool.inputs.dtype)
-        accuracy, nll = evaluate(setup.task, w, inputs, rows.test_labels)
-        if not np.isfinite(accuracy):
+        found = evaluate(setup.task, w, inputs, rows.test_labels)
+        if not np.isfinite(found.accuracy):
             return HeldBack()
         probabilities = self._probabilities(ready, w, rows.test_inputs)
         spread, least = effective_rows((probabilities * (1 - probabilities)).sum(-1)), guard.fewest(self.rules, count)
@@ -348,7 +348,7 @@ class Site(Respondent):
                 f"decide; expected at least {least:.1f} (minimum_rows)"
             )
             return HeldBack()
-        return guard.report(self.rules, count, round(float(accuracy) * count), float(nll), last)
+        return guard.report(self.rules, count, round(float(found.accuracy) * count), float(found.nll), last)
 
     def _begun(self, request: Request, store: Store) -> Ready:
         """The run that the request belongs to, as this site began it."""
