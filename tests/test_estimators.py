@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import optimize, stats
+from scipy.special import expit
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -56,6 +57,27 @@ def test_several_classes_are_the_pooled_multinomial_regression():
     pooled = LogisticRegression(C=1 / 2, fit_intercept=False, tol=1e-12, max_iter=1000).fit(ONES, GRADE)
     weights = np.column_stack([found.coef_, found.intercept_])
     np.testing.assert_allclose(weights - weights.mean(0), pooled.coef_, rtol=1e-5, atol=1e-6)
+
+
+def test_probabilities_are_averages_over_the_posterior():
+    """MacKay's: the log-odds are N(m, s²) with the covariance of the pooled posterior, by dense algebra."""
+    found = FedLapClassifier(delta=0.5).fit(X, ILL, sites=SITES)
+    p = expit(X @ found.coef_[0] + found.intercept_)
+    covariance = np.linalg.inv(0.25 * np.eye(4) + ONES.T @ (ONES * (p * (1 - p))[:, None]))
+    for rows in (X, 5 * X):
+        ones = np.column_stack([rows, np.ones(90)])
+        margin = rows @ found.coef_[0] + found.intercept_
+        kappa = 1 / np.sqrt(1 + np.pi / 8 * np.einsum("ij,jk,ik->i", ones, covariance, ones))
+        averaged = found.set_params(posterior=True).predict_proba(rows)[:, 1]
+        point = found.set_params(posterior=False).predict_proba(rows)[:, 1]
+        np.testing.assert_allclose(averaged, expit(kappa * margin), rtol=1e-6)
+        np.testing.assert_allclose(point, expit(margin), rtol=1e-9)
+        assert (np.abs(averaged - 0.5) < np.abs(point - 0.5)).all()
+
+
+def test_an_algorithm_without_a_posterior_says_so():
+    with pytest.raises(ConfigError, match="fedavg has no posterior to average over; use posterior=False"):
+        FedLapClassifier(algorithm="fedavg").fit(X, ILL)
 
 
 def test_whose_rows_they_are_makes_no_difference():

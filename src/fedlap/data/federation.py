@@ -1,7 +1,7 @@
 """Data of several clients, and how to make it from arrays."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.checks import whole_number
+from fedlap.checks import is_number, whole_number
 from fedlap.data import frames, labels, validation
+from fedlap.data.coding import Coding, agree, entries
 from fedlap.errors import ConfigError, DataError, unknown
 
 
@@ -34,6 +35,7 @@ class Federation:
     public: np.ndarray | None = None  # unlabelled inputs that no client owns
     class_names: tuple | None = None  # the users' labels of the classes; None if they are 0 … classes − 1
     features: tuple | None = None  # the names of the inputs' columns, if they have any
+    coding: Coding | None = None  # how they were made of the columns of tables, if by `from_frames`
 
     def __post_init__(self) -> None:
         """Check all fields and store them in their one form."""
@@ -129,6 +131,66 @@ class Federation:
             features=features,
         )
 
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Mapping[str, Any],
+        target: str,
+        test: Any = None,
+        *,
+        categories: Mapping[str, Sequence] | None = None,
+        classes: int | Sequence | None = None,
+        seed: int = 0,
+        name: str = "frames",
+    ) -> "Federation":
+        """A federation from one table per client: data frames of pandas or polars, Arrow tables, dictionaries.
+
+        All columns but the target are inputs. Numbers are taken as they are, truth values as 0 and 1; a category, which
+        is text, is a column of zeros and ones for each of its levels but the first, called "sex=male". New rows are
+        coded alike: `history.predict(frame)`. A missing value, a column that one client lacks or has otherwise, a level
+        that only some have: each is an error that names client, row and column.
+
+        Args:
+            frames: the table of each client, by the client's name.
+            target: the column of labels, as in `from_arrays`; new rows need not have it.
+            test: a table like those of the clients, or a fraction of each client's rows to hold out.
+            categories: the levels of categories, in order, by column: where clients' rows have not all the same ones,
+                or where numbers are codes.
+            classes: as in `from_arrays`.
+            seed: of the rows that are held out.
+            name: a name for the whole.
+
+        >>> north = {"age": [61, 48, 70], "sex": ["male", "female", "male"], "outcome": ["ill", "well", "ill"]}
+        >>> south = {"sex": ["female", "male"], "age": [55, 39], "outcome": ["ill", "well"]}
+        >>> federation = Federation.from_frames({"north": north, "south": south}, target="outcome", test=north)
+        >>> federation.features, federation.of("south")[0].tolist()
+        (('age', 'sex=male'), [[55.0, 0.0], [39.0, 1.0]])
+        """
+        if not isinstance(frames, Mapping):
+            kind = type(frames).__name__
+            raise ConfigError(f'frames is of type {kind}; expected one table a client, {{"north": frame, ...}}')
+        names = validation.client_names(tuple(frames), len(frames))
+        read = {f"client {client!r}": entries(f"client {client!r}", frames[client]) for client in names}
+        coding = agree(read, target, categories or {})
+        if test is None:
+            raise ConfigError("test is missing; expected a table, or a fraction of each client's rows, such as 0.2")
+        part = is_number(test)
+        if not part:
+            read["the test set"] = entries("the test set", test)
+            if target not in read["the test set"]:
+                raise DataError(f"the test set has no column {target!r}, the target")
+        first = next(iter(read))
+        pairs = {what: (coding.code(what, table, first), table[target].values) for what, table in read.items()}
+        made = cls.from_arrays(
+            clients=[pairs[f"client {client!r}"] for client in names],
+            test=pairs.get("the test set", pairs[first]),
+            names=names,
+            classes=classes,
+            name=name,
+        )
+        made = replace(made, coding=coding)
+        return made.hold_out(test, seed) if part else made
+
     @property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of the test set, the labels as the user calls them: what `watch` takes."""
@@ -199,7 +261,8 @@ class Federation:
 
     def as_inputs(self, what: str, inputs: object) -> np.ndarray:
         """Inputs like those of the clients, in their one form; the columns of a table are matched by name."""
-        return frames.read(what, inputs, self.inputs.shape[1:], self.features, "the clients' pool")
+        shape, reference = self.inputs.shape[1:], "the clients' pool"
+        return frames.read(what, inputs, shape, self.features, reference, self.coding)
 
     def fingerprint(self) -> str:
         """The sha256 of the contents, which two federations share if a run cannot tell them apart."""

@@ -1,7 +1,6 @@
 """Classification over sites as scikit-learn does it."""
 
 import warnings
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -52,6 +51,8 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
         rounds: the most rounds of communication.
         tol: a run of a solver without minibatches ends when no weight moves by more, relative to the largest; None
             for all rounds.
+        posterior: whether probabilities are averages over the posterior, which is less sure far from the rows that
+            were seen; else those of the point estimate. FedAvg and its like have no posterior.
         random_state: a seed of everything random.
 
     Attributes:
@@ -73,6 +74,7 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
         solver: str | Solver | None = None,
         rounds: int = 50,
         tol: float | None = 1e-6,
+        posterior: bool = True,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.delta = delta
@@ -82,6 +84,7 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
         self.solver = solver
         self.rounds = rounds
         self.tol = tol
+        self.posterior = posterior
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
@@ -99,8 +102,8 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
             inputs=X,
             labels=labels,
             rows=tuple(places.values()),
-            test_inputs=X[:1],
-            test_labels=labels[:1],
+            test_inputs=X,
+            test_labels=labels,
             classes=len(self.classes_),
             class_names=tuple(self.classes_.tolist()),
             features=None if names is None else tuple(names),
@@ -115,11 +118,11 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each of `classes_`."""
+        """The probability of each of `classes_`, averaged over the posterior unless `posterior` is False."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         with double_precision(self.history_.fit.dtype == np.float64):
-            return in_room(self.history_.predict, X)
+            return in_room(lambda rows: self.history_.predict(rows, posterior=self.posterior), X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
@@ -136,7 +139,9 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
             seed=int(seed) if isinstance(seed, Integral) else int(check_random_state(seed).randint(2**31)),
             engine="sequential" if len(federation.clients) == 1 else "auto",
         )
-        run = replace(run, setup=padded(run.setup))
+        if self.posterior and run.algorithm.precision(run.init().server) is None:
+            raise ConfigError(f"{self.algorithm} has no posterior to average over; use posterior=False, or fedlap_cov")
+        run = padded(run)
         w, history, moved = np.zeros(run.size), None, np.inf
         least = self._least_move(run)
         for history in histories(run, self.rounds):

@@ -5,12 +5,13 @@ Padding is masked out of every sum. What it costs is at most twice the rows of s
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedlap.arrays import on_device
-from fedlap.engines.setup import Setup
+from fedlap.run.simulation import Simulation
 
 FEWEST = 512
 SMALL = 1024  # up to here sizes double, beyond they grow by an eighth at most
@@ -29,14 +30,17 @@ def roomy(count: int) -> int:
     return -(-count // step) * step
 
 
-def padded(setup: Setup) -> Setup:
-    """A setup with room: rows that no client owns, and row numbers that no client counts."""
-    pool, shards = setup.pool, setup.shards
-    return replace(
-        setup,
+def padded(run: Simulation) -> Simulation:
+    """A run with room: rows that no client owns, row numbers that nobody counts, sets that say how many rows count."""
+    pool, shards = run.setup.pool, run.setup.shards
+    setup = replace(
+        run.setup,
         pool=pool._replace(inputs=_longer(pool.inputs, 0), labels=_longer(pool.labels, 0)),
         shards=shards._replace(rows=_longer(shards.rows, 1)),
     )
+    inputs, labels = run.test
+    test: Any = (_longer(inputs, 0), _longer(labels, 0), on_device(len(labels)))
+    return replace(run, setup=setup, test=test)
 
 
 def in_room(function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
