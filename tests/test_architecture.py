@@ -42,20 +42,21 @@ ROOMS = {
     "data": "errors checks registry sheets domains files",
     "regression": "errors checks files data",
     "models": "arrays errors checks registry domains data",
-    "engines": "arrays errors streams files machine algebra algorithms solvers models",
+    "engines": "arrays errors checks streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity registry domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
-    "experiments": "errors documents identity checks domains streams stopping files machine algorithms solvers data "
-    "models engines settings run",
+    "estimators": "errors checks domains arrays machine algorithms solvers data regression models engines run",
+    "experiments": "errors documents identity checks domains streams stopping files machine algorithms "
+    "solvers data models engines settings run",
     "study.table": "errors checks sheets domains streams files data",
-    "study.agreement": "errors documents identity checks sheets domains streams files algorithms data settings "
-    "regression study.table",
+    "study.agreement": "errors documents identity checks sheets domains streams files algorithms data "
+    "settings regression study.table",
     "study.protocol": "errors files algebra models engines regression study.table",
-    "study": "errors identity lazy checks sheets files algebra models engines regression study.table study.agreement "
-    "study.protocol",
+    "study": "errors identity lazy checks sheets files algebra models engines regression study.table "
+    "study.agreement study.protocol",
     "flower": "errors files study.agreement study.protocol",
-    "cli": "errors documents memory stopping files machine algebra algorithms data regression run experiments study "
-    "study.table study.agreement study.protocol flower",
+    "cli": "errors documents memory stopping files machine algebra algorithms data regression run "
+    "experiments study study.table study.agreement study.protocol flower",
 }
 
 

@@ -67,7 +67,7 @@ def finished(tmp_path_factory):
 
 def test_run_prints_the_table_and_says_where_it_wrote(finished):
     _, printed = finished
-    for word in ("fedavg", "bcm", "fedlap_cov", "accuracy %", "NLL", "rounds to 50 %", "table.md"):
+    for word in ("fedavg", "bcm", "fedlap_cov", "accuracy %", "NLL", "ECE", "AUC", "rounds to 50 %", "table.md"):
         assert word in printed
 
 
@@ -119,7 +119,8 @@ def test_the_table_is_made_of_the_file_of_results(finished, tmp_path):
     )
     printed = fedlap("run", "--resume", "copy", cwd=tmp_path).stdout
     assert (
-        "12.3 (0.0)" in printed and "| bcm | 12.3 (0.0) | 0.456 (0.000) |" in (tmp_path / "copy/table.md").read_text()
+        "12.3 (0.0)" in printed
+        and "| bcm | 12.3 (0.0) | 0.456 (0.000) | – | – | – |" in (tmp_path / "copy/table.md").read_text()
     )
 
 
@@ -350,7 +351,7 @@ def test_one_seed_has_no_deviation(finished):
     result = fedlap("run", "small.toml", "bcm", "--set", "seeds=[7]", "--output", "one", cwd=folder)
     assert "one seed, last three rounds" in result.stdout and "(" not in result.stdout.split("last three rounds")[1]
     last = (folder / "one/table.md").read_text().splitlines()[-1]
-    assert re.fullmatch(r"\| bcm \| \d+\.\d \| \d\.\d{3} \| 1 \| 1 \| .*", last)
+    assert re.fullmatch(r"\| bcm \| \d+\.\d \| (\d\.\d{3} \| ){4}1 \| 1 \| .*", last)
 
 
 def test_a_sweep_ends_with_its_winners_and_so_does_the_same_command_again(finished):

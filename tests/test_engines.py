@@ -202,7 +202,7 @@ def test_dropout_drops_in_training_and_not_in_evaluation():
     dry = Network(tuple(layer for layer in MODELS["dropout"].layers if not isinstance(layer, Dropout)))
     wet, dry = (simulation("fedlap_cov", model=model, keep=True, seed=5) for model in (MODELS["dropout"], dry))
     state = after(wet, 1)
-    assert wet.evaluate(state) == wet.evaluate(state)
+    np.testing.assert_array_equal(wet.evaluate(state), wet.evaluate(state))
     outputs = lambda run, params: run.setup.task.model.apply(params, run.setup.pool.inputs)
     train = jax.jit(lambda key: wet.setup.task.model.train(state.server.w.tree, wet.setup.pool.inputs, key))
     assert not np.array_equal(train(jax.random.key(0)), train(jax.random.key(1)))

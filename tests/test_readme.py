@@ -17,10 +17,11 @@ from fedlap.experiments import spec
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def rows(text):
-    """The cells of a Markdown table that begins with the head "algorithm", without its last column, the seconds."""
+def columns(text):
+    """The columns of a Markdown table that begins with the head "algorithm", by their heads, without the seconds."""
     table = re.search(r"^\| algorithm \|.*\n(?:\|.*\n)+", text, re.M).group()
-    return [[cell.strip() for cell in line.strip("|").split("|")][:-1] for line in table.splitlines()]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {head: cells for head, *cells in zip(*rows, strict=True) if head != "seconds"}
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def test_the_regression_is_what_the_first_command_prints(tmp_path):
 def test_the_first_table_is_what_its_command_prints(tmp_path):
     command = [sys.executable, "-m", "fedlap", "run", "--output", str(tmp_path / "results")]
     subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, "JAX_ENABLE_X64": "0"})
-    assert rows(README) == rows((tmp_path / "results/table.md").read_text())
+    made, shown = columns((tmp_path / "results/table.md").read_text()), columns(README)
+    assert shown == {head: made[head] for head in shown} and "NLL" in shown  # which may leave some of them out
 
 
 def test_the_hospitals_are_described():

@@ -4,7 +4,8 @@ import ctypes
 import os
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import jax
@@ -81,6 +82,21 @@ def stay_on(numbers: Iterable[int]) -> None:
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)
+
+
+def double_precision(wanted: bool) -> AbstractContextManager:
+    """JAX in float64 or in float32 for a while, in this thread, whatever its switch for the process says."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(wanted)
+    from jax import experimental  # where it was before JAX 0.8
+
+    return experimental.enable_x64(wanted)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def threads(count: int) -> ThreadPoolExecutor:
+    """So many threads that compute in the precision of the one that asks for them."""
+    precise = jax.dtypes.canonicalize_dtype(float) == "float64"
+    return ThreadPoolExecutor(max_workers=count, initializer=lambda: double_precision(precise).__enter__())
 
 
 def _kept_in() -> str | None:

@@ -3,7 +3,7 @@
 All of them know `S @ w`, addition and scaling, and those with a dimension `S.solve(v)` and `S.logdet()`; a number
 added to one of these is that multiple of the identity, so that `delta + V` is δI + V. `S.solve(v, near=w)` says where
 the solution lies, if that is known: where S says less than its own rounding, it stays there. `np.asarray(S)` are
-its numbers: s, [P] or [P, P].
+its numbers: s, [P] or [P, P], of which `as_precision` makes S again. `S.covariance(like)` is S⁻¹ for predictions.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.algebra.covariance import Factored, Variances, factored, variances
 from fedlap.algebra.pytrees import pytree
 from fedlap.algebra.symmetric import solve
 from fedlap.algebra.vector import Linear, Vector
@@ -33,6 +34,9 @@ class Isotropic(Linear):
 
     def __matmul__(self, w: Vector) -> Vector:
         return self.scale * w
+
+    def covariance(self, like: Vector) -> Variances:
+        return variances(like.map(lambda leaf: jnp.full_like(leaf, self.scale)))
 
 
 @pytree
@@ -60,6 +64,9 @@ class Diagonal(Linear):
 
     def positive_part(self) -> "Diagonal":
         return Diagonal(self.d.map(lambda d: jnp.maximum(d, 0)))
+
+    def covariance(self, like: Vector) -> Variances:
+        return variances(self.d)
 
     @property
     def flat(self) -> Array:
@@ -94,6 +101,9 @@ class Full(Linear):
     def positive_part(self) -> "Full":
         values, vectors = jnp.linalg.eigh(self.matrix)
         return Full((vectors * jnp.maximum(values, 0)) @ vectors.T)
+
+    def covariance(self, like: Vector) -> Factored:
+        return factored(np.asarray(self, np.float64))
 
     @property
     def flat(self) -> Array:
@@ -132,10 +142,22 @@ class Shifted(Linear):
     def positive_part(self) -> Full:
         return Full(self.flat).positive_part()
 
+    def covariance(self, like: Vector) -> Factored:
+        V = np.asarray(self.V, np.float64)
+        return factored(V + float(self.delta) * np.eye(len(V)))  # in double precision, where δ is not lost
+
     @property
     def flat(self) -> Array:
         matrix = self.V.matrix
         return matrix + jnp.asarray(self.delta)[..., None, None] * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+
+
+def as_precision(numbers: Any, like: Vector) -> Any:
+    """The precision that some numbers are of, for weights shaped as `like`; one that is a precision as it is."""
+    if isinstance(numbers, Linear):
+        return numbers
+    numbers = jnp.asarray(numbers)
+    return (Isotropic, lambda d: Diagonal(like.like(d)), Full)[numbers.ndim](numbers)
 
 
 def _number(other: Isotropic | Number) -> Number:

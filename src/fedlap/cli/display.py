@@ -219,13 +219,19 @@ def _of_shards(event: Gathered | Awaiting) -> str:
 
 
 def show_table(console: Console, text: Text) -> None:
-    """A table of words, as wide as the screen allows."""
-    table = Table(title=text.title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    """A table of words, as wide as the screen allows; on a narrow one calibration is a table by itself."""
+    whole = _drawn(text)
+    for table in [whole] if screen.fits(console, whole) else map(_drawn, text.parts()):
+        screen.show(console, table, names=2 if text.heads[0] == "run" else 1)
+
+
+def _drawn(text: Text) -> Table:
+    table = Table(title=text.title or None, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for head in text.heads:
         table.add_column(head, no_wrap=head != "setting", justify="left" if head in TEXTS else "right")
     for row in text.rows:
         table.add_row(*row)
-    screen.show(console, table, names=2 if text.heads[0] == "run" else 1)
+    return table
 
 
 @contextmanager

@@ -9,14 +9,19 @@ ENDLESS = 10_000  # columns: a screen on which everything fits
 WIDE, MIDDLE = 80, 60  # columns of a screen with room for bars; with room for words
 
 
-def show(console: Console, table: Table, names: int = 1) -> None:
-    """Print a table; where it does not fit, a line for each value, below the `names` that its row begins with."""
+def fits(console: Console, table: Table) -> bool:
+    """Whether a table's columns fit the screen, none of them cut."""
     for column in table.columns:
         if column.no_wrap:
             lines = [line for cell in (column.header, *column.cells) for line in str(cell).split("\n")]
             column.min_width = max(map(cell_len, lines))
     wide = console.options.update_width(ENDLESS)
-    if console.measure(table, options=wide).minimum <= console.width:
+    return console.measure(table, options=wide).minimum <= console.width
+
+
+def show(console: Console, table: Table, names: int = 1) -> None:
+    """Print a table; where it does not fit, a line for each value, below the `names` that its row begins with."""
+    if fits(console, table):
         console.print(table)
         return
     for title in filter(None, (table.title, table.caption)):

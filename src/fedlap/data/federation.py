@@ -1,7 +1,7 @@
 """Data of several clients, and how to make it from arrays."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fedlap.checks import whole_number
+from fedlap.checks import is_number, whole_number
 from fedlap.data import frames, labels, validation
+from fedlap.data.coding import Coding, agree, entries
 from fedlap.errors import ConfigError, DataError, unknown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Several clients' data in one pool, each client a list of row numbers, and one test set.
+    """Several clients' data in one pool, each client a list of row numbers, and one test set or none.
 
     Making one checks everything in it, so every federation that exists is sound: finite inputs, labels that
     are classes, clients that own at least one row each and share none. Rows that nobody owns are allowed. The
@@ -28,12 +29,13 @@ class Federation:
     inputs: np.ndarray  # the pool [N, ...], floating
     labels: np.ndarray  # [N], int32
     rows: tuple[np.ndarray, ...]  # the row numbers of each client, int32
-    test_inputs: np.ndarray
+    test_inputs: np.ndarray  # no rows where there is no test set
     test_labels: np.ndarray
     classes: int
     public: np.ndarray | None = None  # unlabelled inputs that no client owns
     class_names: tuple | None = None  # the users' labels of the classes; None if they are 0 … classes − 1
     features: tuple | None = None  # the names of the inputs' columns, if they have any
+    coding: Coding | None = None  # how they were made of the columns of tables, if by `from_frames`
 
     def __post_init__(self) -> None:
         """Check all fields and store them in their one form."""
@@ -52,7 +54,6 @@ class Federation:
         what = "the test set"
         _set(self, "test_inputs", self.as_inputs(what, self.test_inputs))
         _set(self, "test_labels", validation.label_array(what, self.test_labels))
-        validation.not_empty(what, self.test_labels)
         validation.same_length(what, self.test_inputs, self.test_labels)
         _set(self, "test_labels", labels.encode(what, self.test_labels, self.classes, None))
 
@@ -64,13 +65,13 @@ class Federation:
     def from_arrays(
         cls,
         clients: Sequence[tuple[object, object]],
-        test: tuple[object, object],
+        test: tuple[object, object] | None = None,
         names: Sequence[str] | None = None,
         classes: int | Sequence | None = None,
         public: Any = None,
         name: str = "arrays",
     ) -> "Federation":
-        """A federation from one (inputs, labels) pair per client and one for the test set.
+        """A federation from one (inputs, labels) pair per client and one for the test set, if there is one.
 
         Inputs are arrays, or tables with named columns: data frames, Arrow tables, dictionaries of columns. Tables are
         matched by name to the first client's columns, and the names are kept as `features`. Either all inputs have
@@ -82,7 +83,8 @@ class Federation:
 
         Args:
             clients: (inputs [N_k, ...], labels [N_k]) of each client.
-            test: (inputs, labels) of the test set.
+            test: (inputs, labels) of the test set; without one a history has no curves of it, and whether a run is
+                lost is judged by the clients' own rows.
             names: the clients' names; client-0, client-1, … if not given.
             classes: how many classes there are, where labels are 0 … classes − 1; or a list of all labels, in the
                 order wished; if not given, the labels that clients have.
@@ -103,9 +105,10 @@ class Federation:
         features = frames.column_names(pairs[0][0])
         read = lambda owner, pair: _read(owner, pair, features, owners[0])
         pairs = [read(owner, pair) for owner, pair in zip(owners, pairs, strict=True)]
-        test_inputs, test_labels = read("the test set", _two("the test set", test))
-        for owner, (inputs, _) in zip([*owners, "the test set"], [*pairs, (test_inputs, test_labels)], strict=True):
+        tests = {} if test is None else {"the test set": read("the test set", _two("the test set", test))}
+        for owner, (inputs, _) in zip([*owners, *tests], [*pairs, *tests.values()], strict=True):
             validation.same_shape(owner, inputs, owners[0], pairs[0][0].shape[1:])
+        test_inputs, test_labels = tests.get("the test set", (pairs[0][0][:0], pairs[0][1][:0]))
         if public is not None:
             public = frames.matched("the public inputs", public, features, owners[0])
 
@@ -129,11 +132,76 @@ class Federation:
             features=features,
         )
 
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Mapping[str, Any],
+        target: str,
+        test: Any = None,
+        *,
+        categories: Mapping[str, Sequence] | None = None,
+        classes: int | Sequence | None = None,
+        seed: int = 0,
+        name: str = "frames",
+    ) -> "Federation":
+        """A federation from one table per client: data frames of pandas or polars, Arrow tables, dictionaries.
+
+        All columns but the target are inputs. Numbers are taken as they are, truth values as 0 and 1; a category, which
+        is text, is a column of zeros and ones for each of its levels but the first, called "sex=male". New rows are
+        coded alike: `history.predict(frame)`. A missing value, a column that one client lacks or has otherwise, a level
+        that only some have: each is an error that names client, row and column.
+
+        Args:
+            frames: the table of each client, by the client's name.
+            target: the column of labels, as in `from_arrays`; new rows need not have it.
+            test: a table like those of the clients, or a fraction of each client's rows to hold out.
+            categories: the levels of categories, in order, by column: where clients' rows have not all the same ones,
+                or where numbers are codes.
+            classes: as in `from_arrays`.
+            seed: of the rows that are held out.
+            name: a name for the whole.
+
+        >>> north = {"age": [61, 48, 70], "sex": ["male", "female", "male"], "outcome": ["ill", "well", "ill"]}
+        >>> south = {"sex": ["female", "male"], "age": [55, 39], "outcome": ["ill", "well"]}
+        >>> federation = Federation.from_frames({"north": north, "south": south}, target="outcome", test=north)
+        >>> federation.features, federation.of("south")[0].tolist()
+        (('age', 'sex=male'), [[55.0, 0.0], [39.0, 1.0]])
+        """
+        if not isinstance(frames, Mapping):
+            kind = type(frames).__name__
+            raise ConfigError(f'frames is of type {kind}; expected one table a client, {{"north": frame, ...}}')
+        names = validation.client_names(tuple(frames), len(frames))
+        read = {f"client {client!r}": entries(f"client {client!r}", frames[client]) for client in names}
+        coding = agree(read, target, categories or {})
+        if test is None:
+            raise ConfigError("test is missing; expected a table, or a fraction of each client's rows, such as 0.2")
+        part = is_number(test)
+        if not part:
+            read["the test set"] = entries("the test set", test)
+            if target not in read["the test set"]:
+                raise DataError(f"the test set has no column {target!r}, the target")
+        first = next(iter(read))
+        pairs = {what: (coding.code(what, table, first), table[target].values) for what, table in read.items()}
+        made = cls.from_arrays(
+            clients=[pairs[f"client {client!r}"] for client in names],
+            test=pairs.get("the test set", pairs[first]),
+            names=names,
+            classes=classes,
+            name=name,
+        )
+        made = replace(made, coding=coding)
+        return made.hold_out(test, seed) if part else made
+
     @property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of the test set, the labels as the user calls them: what `watch` takes."""
         names = self.class_names
         return self.test_inputs, self.test_labels if names is None else np.array(names)[self.test_labels]
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test set."""
+        return len(self.test_labels) > 0
 
     @property
     def sizes(self) -> np.ndarray:
@@ -199,7 +267,8 @@ class Federation:
 
     def as_inputs(self, what: str, inputs: object) -> np.ndarray:
         """Inputs like those of the clients, in their one form; the columns of a table are matched by name."""
-        return frames.read(what, inputs, self.inputs.shape[1:], self.features, "the clients' pool")
+        shape, reference = self.inputs.shape[1:], "the clients' pool"
+        return frames.read(what, inputs, shape, self.features, reference, self.coding)
 
     def fingerprint(self) -> str:
         """The sha256 of the contents, which two federations share if a run cannot tell them apart."""
@@ -212,11 +281,11 @@ class Federation:
     def __repr__(self) -> str:
         """One line of sizes."""
         public = "" if self.public is None else f", {len(self.public)} public rows"
-        sizes = self.sizes
+        sizes, test = self.sizes, f"{len(self.test_labels)} test rows" if self.has_test else "no test set"
         return (
             f"Federation({self.name!r}, {len(sizes)} clients of {sizes.min()} to {sizes.max()} rows, "
             f"inputs {self.inputs.shape[1:]}, {self.classes} classes, "
-            f"{len(self.test_labels)} test rows{public})"
+            f"{test}{public})"
         )
 
     def _owner(self, row: int) -> str:

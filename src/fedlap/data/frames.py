@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedlap.data import validation
+from fedlap.data.coding import Coding
 from fedlap.errors import DataError
 
 
@@ -36,7 +37,7 @@ def matched(what: str, inputs: Any, features: tuple | None, reference: str) -> A
         )
     if features is None:
         raise DataError(f"{what} has column names but {reference} has none; expected names everywhere, or arrays")
-    _check_names(what, names, features, reference)
+    validation.same_names(what, names, features, reference)
     columns = [_column(what, name, inputs[name]) for name in features]
     for name, column in zip(features, columns, strict=True):
         if len(column) != len(columns[0]):
@@ -47,35 +48,23 @@ def matched(what: str, inputs: Any, features: tuple | None, reference: str) -> A
     return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
 
-def read(what: str, inputs: Any, shape: tuple[int, ...], features: tuple | None, reference: str) -> np.ndarray:
+def read(
+    what: str, inputs: Any, shape: tuple[int, ...], features: tuple | None, reference: str, coding: Coding | None = None
+) -> np.ndarray:
     """Inputs as an array of rows of one shape, in their one form.
 
-    The columns of a table are matched by name. Those of an array have no names, and are taken to be in the order of
-    `features`.
+    The columns of a table are matched by name, after they were coded as those of the clients if these were. Those of an
+    array have no names, and are taken to be in the order of `features`.
     """
+    names = column_names(inputs)
+    if coding is not None and features is not None and names is not None and set(names) != set(features):
+        inputs = coding.coded(what, inputs, reference)
     if features is None or column_names(inputs) is not None:
         inputs = matched(what, inputs, features, reference)
     inputs = validation.floating(what, inputs)
     validation.same_shape(what, inputs, reference, shape)
     validation.finite(inputs, lambda row: f"{what}, row {row}", features)
     return inputs
-
-
-def _check_names(what: str, names: tuple, features: tuple, reference: str) -> None:
-    expected, present = set(features), set(names)
-    if len(present) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise DataError(f"{what}: two columns are named {twice!r}; expected unique names")
-    wrong = [
-        f"{verb} {validation.listing(wrong)}"
-        for verb, wrong in [
-            ("lacks", [name for name in features if name not in present]),
-            ("has also", [name for name in names if name not in expected]),
-        ]
-        if wrong
-    ]
-    if wrong:
-        raise DataError(f"{what}: its columns are not those of {reference}: it {' and '.join(wrong)}")
 
 
 def _column(what: str, name: object, values: Any) -> np.ndarray:

@@ -56,6 +56,24 @@ def same_shape(what: str, inputs: np.ndarray, other: str, shape: tuple[int, ...]
         )
 
 
+def same_names(what: str, names: Sequence, features: Sequence, reference: str) -> None:
+    """Raise a DataError unless columns are named as those of the reference, in whatever order."""
+    expected, present = set(features), set(names)
+    if len(present) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"{what}: two columns are named {twice!r}; expected unique names")
+    wrong = [
+        f"{verb} {listing(wrong)}"
+        for verb, wrong in [
+            ("lacks", [name for name in features if name not in present]),
+            ("has also", [name for name in names if name not in expected]),
+        ]
+        if wrong
+    ]
+    if wrong:
+        raise DataError(f"{what}: its columns are not those of {reference}: it {' and '.join(wrong)}")
+
+
 def not_empty(what: str, array: np.ndarray) -> None:
     """Raise a DataError unless there is at least one row."""
     if len(array) == 0:

@@ -5,7 +5,6 @@ of steps is a value, and two clients on two cores beat two cores inside one clie
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from fedlap.engines.clients import Clients, stack
 from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.round import ClientState, State, client_round, server_round
 from fedlap.engines.setup import Setup
-from fedlap.machine import cores
+from fedlap.machine import cores, threads
 
 # Up to so many clients the server's program takes each one's contribution, and adds them up without a copy: thirty
 # times faster for a network. To compile it takes the square of their number, so more are stacked before.
@@ -44,8 +43,8 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
 
     # Largest first, so that no thread is left alone with the longest client at the end.
     order = np.argsort(-batches.steps, kind="stable").tolist()
-    with ThreadPoolExecutor(max_workers=len(cores())) as threads:
-        new = dict(zip([taking_part[place] for place in order], threads.map(on_client, order), strict=True))
+    with threads(len(cores())) as several:
+        new = dict(zip([taking_part[place] for place in order], several.map(on_client, order), strict=True))
     clients = Clients(new.get(k, client) for k, client in enumerate(state.clients))
     contributions = tuple(client.contribution for client in clients)
     server = run_server(setup, state.server, contributions, drawn)

@@ -6,7 +6,6 @@ part, a sum changes by what they have changed, so that a round costs as much as 
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from fedlap.engines.round import ClientState, State, client_round, server_line
 from fedlap.engines.scratch import Scratch
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import Setup
-from fedlap.machine import cores
+from fedlap.machine import cores, threads
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,8 @@ class Streamed:
             return jax.block_until_ready(parts)
 
         order = np.argsort(-batches.steps, kind="stable")  # largest first, so that no thread is left with the longest
-        with ThreadPoolExecutor(max_workers=self.threads) as threads:
-            for parts in threads.map(on_block, self.blocks(places, order)):
+        with threads(self.threads) as several:
+            for parts in several.map(on_block, self.blocks(places, order)):
                 totals = _begin(parts) if totals is None else _add(totals, parts)
         server = _server(setup, state.server, totals, fraction)
         lasting = [None if before is None else now for before, now in zip(state.sums, totals or [], strict=True)]

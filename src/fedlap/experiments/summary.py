@@ -42,8 +42,9 @@ def choose(results: Iterable[Result], algorithm: str, way: str, finals: str) -> 
     """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
 
     The honest way looks at validation curves only, and has no winner where one setting or none was searched. The
-    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search.
-    Runs that diverged lose; ties go to the smaller NLL. Of a method that was changed, only its newest revision counts.
+    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search; it
+    has no winner among several without a test set. Runs that diverged lose; ties go to the smaller NLL. Of a method
+    that was changed, only its newest revision counts.
     """
     runs = [result for result in results if result.algorithm == algorithm]
     search, on_all_rows = [run for run in runs if run.held_out > 0], [run for run in runs if run.held_out == 0]
@@ -55,10 +56,12 @@ def choose(results: Iterable[Result], algorithm: str, way: str, finals: str) -> 
     scores: dict[str, list[tuple[float, float]]] = {}
     for result in judged:
         if result.revision == newest:
-            curve, seeds = result.curves[on], scores.setdefault(_key(result), [])
+            curve, seeds = result.curves.get(on, result.shown), scores.setdefault(_key(result), [])
             seeds.append((-np.inf, np.inf) if None in curve.nll else value(curve))
     if len(scores) < (2 if way == HONEST else 1):
         return None
+    if len(scores) > 1 and not all(on in result.curves for result in judged):
+        return None  # the training rows choose nothing
     fullest = max(len(seeds) for seeds in scores.values())
     ranked = {setting: np.mean(seeds, axis=0) for setting, seeds in scores.items() if len(seeds) == fullest}
     best = max(ranked, key=lambda setting: (ranked[setting][0], -ranked[setting][1]))
@@ -124,17 +127,22 @@ class Winner(NamedTuple):
     @property
     def accuracy(self) -> tuple[float, float]:
         """Mean and standard deviation of the test accuracy over the seeds, at the end."""
-        return spread([value(run.curves["test"])[0] for run in self.runs])
+        return spread([value(run.shown)[0] for run in self.runs])
 
     @property
     def nll(self) -> tuple[float, float]:
         """Mean and standard deviation of the test NLL over the seeds, at the end."""
-        return spread([value(run.curves["test"])[1] for run in self.runs])
+        return spread([value(run.shown)[1] for run in self.runs])
+
+    def calibration(self, score: str) -> tuple[float, float]:
+        """Mean and standard deviation over the seeds of a test "brier", "ece" or "auc"; NaN where a run has none."""
+        curves = [getattr(run.shown, score) for run in self.runs]
+        return spread([np.nan if curve is None else _mean(curve[-LAST:]) for curve in curves])
 
     @property
     def rounds(self) -> int:
         """The number of rounds of the first seed."""
-        return len(self.runs[0].curves["test"].nll)
+        return len(self.runs[0].shown.nll)
 
     @property
     def seconds(self) -> float:
@@ -143,7 +151,7 @@ class Winner(NamedTuple):
 
     def reached(self, target: float) -> tuple[float, float] | None:
         """Mean and standard deviation of the rounds to a test accuracy; None if a seed never reached it."""
-        rounds = [first_round(run.curves["test"].accuracy, target) for run in self.runs]
+        rounds = [first_round(run.shown.accuracy, target) for run in self.runs]
         reached = [round for round in rounds if round is not None]
         return spread(reached) if len(reached) == len(rounds) else None
 
@@ -191,6 +199,9 @@ def first_round(accuracy: Sequence[float | None], target: float) -> int | None:
 # As text ------------------------------------------------------------------------------------------------------------
 
 
+CALIBRATION = {"Brier": "brier", "ECE": "ece", "AUC": "auc"}  # the heads of their columns
+
+
 class Text(NamedTuple):
     """A table of texts, with a title."""
 
@@ -198,28 +209,44 @@ class Text(NamedTuple):
     heads: list[str]
     rows: list[list[str]]
 
+    def parts(self) -> tuple["Text", "Text"]:
+        """Two tables of the same rows, for a narrow screen: calibration by itself."""
+        first = [place for place, head in enumerate(self.heads) if head not in CALIBRATION]
+        second = [0, *(place for place in range(len(self.heads)) if place not in first)]
+        part = lambda title, places: Text(title, *_columns(places, self.heads, self.rows))
+        return part(self.title, first), part("", second)
+
     def markdown(self) -> str:
         """The table in Markdown, without its title."""
         lines = [self.heads, ["---"] * len(self.heads), *self.rows]
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+def _columns(places: list[int], heads: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return [heads[place] for place in places], [[row[place] for place in places] for row in rows]
+
+
 def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
     """The table of winners: of a grid with what they were chosen from, else with rounds and seconds."""
-    title = caption(max(winner.seeds for winner in winners))
+    title = caption(max(winner.seeds for winner in winners), _tested(winners))
     if sweep.is_grid:
-        heads = ["algorithm", "setting", "accuracy %", "NLL", "chosen from", "diverged"]
+        heads = ["algorithm", "setting", "accuracy %", "NLL", *CALIBRATION, "chosen from", "diverged"]
         return Text(f"{title}; {_choice(sweep, winners)}", heads, [_grid_cells(winner) for winner in winners])
     target = sweep.table.get("train", {}).get("target_accuracy")
     to_target = [] if target is None else [f"rounds to {100 * target:g} %"]
-    heads = ["algorithm", "accuracy %", "NLL", *to_target, "rounds", "seconds"]
+    heads = ["algorithm", "accuracy %", "NLL", *CALIBRATION, *to_target, "rounds", "seconds"]
     return Text(title, heads, [_run_cells(winner, target) for winner in winners])
 
 
-def caption(seeds: int) -> str:
+def caption(seeds: int, tested: bool = True) -> str:
     """The caption of a table: what its numbers are."""
     over = "mean (standard deviation) over seeds" if seeds > 1 else "one seed"
-    return f"test set: {over}, last three rounds"
+    return f"{'test set' if tested else 'no test set; on the training rows'}: {over}, last three rounds"
+
+
+def _tested(winners: list[Winner]) -> bool:
+    """Whether there is a test set."""
+    return all("test" in run.curves for winner in winners for run in winner.runs)
 
 
 def _choice(sweep: Sweep, winners: list[Winner]) -> str:
@@ -245,15 +272,19 @@ def _run_cells(winner: Winner, target: float | None) -> list[str]:
 
 
 def _metrics(winner: Winner) -> list[str]:
-    """Accuracy in percent, and NLL."""
+    """Accuracy in percent, NLL, and calibration."""
     if winner.diverged:
-        return [f"{winner.diverged} of {winner.seeds} diverged", "–"]
+        return [f"{winner.diverged} of {winner.seeds} diverged", *["–"] * (1 + len(CALIBRATION))]
     mean, deviation = winner.accuracy
-    return [_number((100 * mean, 100 * deviation), 1, winner.seeds), _number(winner.nll, 3, winner.seeds)]
+    others = [winner.nll, *map(winner.calibration, CALIBRATION.values())]
+    percent = _number((100 * mean, 100 * deviation), 1, winner.seeds)
+    return [percent, *(_number(spread, 3, winner.seeds) for spread in others)]
 
 
 def _number(spread: tuple[float, float], digits: int, seeds: int) -> str:
-    """A mean with its deviation, which one seed has none of."""
+    """A mean with its deviation, which one seed has none of; a dash where there is none, as in files of old."""
+    if np.isnan(spread[0]):
+        return "–"
     mean, deviation = (f"{value:.{digits}f}" for value in spread)
     return f"{mean} ({deviation})" if seeds > 1 else mean
 
@@ -272,6 +303,6 @@ def curves(winners: list[Winner], name: str, path: Path) -> None:
     """Draw accuracy and NLL over rounds, mean and spread over seeds, as a PNG."""
     seeds = max(winner.seeds for winner in winners)
     title = f"{name}: mean and spread over {seeds} seeds" if seeds > 1 else f"{name}: one seed"
-    tests = [(winner.algorithm, [run.curves["test"] for run in winner.runs]) for winner in winners]
+    tests = [(winner.algorithm, [run.shown for run in winner.runs]) for winner in winners]
     lines = [Line(label, [curve.accuracy for curve in of], [curve.nll for curve in of]) for label, of in tests]
-    accuracy_and_nll(lines, title, path)
+    accuracy_and_nll(lines, title, path, of="test" if _tested(winners) else "training")

@@ -46,6 +46,13 @@ class Weighted(Protocol):
     def squared_gradients(self, inputs: Array, cotangents: Array, weights: Array) -> Params: ...
 
 
+@runtime_checkable
+class Spreading(Protocol):
+    """A layer that tells what the variances of its weights add to the covariance of a network's outputs."""
+
+    def covariance(self, inputs: Array, cotangents: Array, variances: Params) -> Array: ...
+
+
 def uniform(key: Key, shape: tuple[int, ...], fan_in: int) -> Array:
     """U(−1/√fan_in, 1/√fan_in), PyTorch's default for weights and biases alike."""
     bound = 1 / math.sqrt(fan_in)
@@ -121,6 +128,11 @@ class Dense:
         squares = weights[:, None] * sum_of_squares(cotangents)
         return _keep_bias(self, squares.T @ inputs**2, squares.sum(0))
 
+    def covariance(self, inputs: Array, cotangents: Array, variances: Params) -> Array:
+        """Σ_b g_cb g_db (Σ_a x_a² v_ba + v_b): [n, C, C], and no example's gradient is formed."""
+        scale = _add_bias(variances, inputs**2 @ variances["weight"].T)
+        return jnp.einsum("cno,dno->ncd", cotangents * scale, cotangents)
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -151,6 +163,15 @@ class Convolution:
         weight = jnp.tensordot(weights, jax.lax.scan(add, none, cotangents)[0], 1).T
         bias = jnp.tensordot(weights, sum_of_squares(cotangents.sum((2, 3))), 1)
         return _keep_bias(self, weight.reshape(self.size, self.size, -1, self.width), bias)
+
+    def covariance(self, inputs: Array, cotangents: Array, variances: Params) -> Array:
+        """Σ_ab G_cab G_dab v_ab + Σ_b g_cb g_db v_b, of sums G = Σ gPᵀ and g over positions: [n, C, C]."""
+        columns = patches(pad(inputs, self.padding), self.size)
+        gradients = jnp.einsum("cnhwo,nhwp->ncpo", cotangents, columns)
+        variance = variances["weight"].reshape(-1, self.width)
+        total = jnp.einsum("ncpo,ndpo->ncd", gradients * variance, gradients)
+        sums = cotangents.sum((2, 3))
+        return total + jnp.einsum("cno,dno->ncd", sums * variances["bias"], sums) if self.bias else total
 
 
 @dataclass(frozen=True)

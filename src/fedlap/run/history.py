@@ -1,13 +1,15 @@
 """What a run leaves behind: its curves, and a model that predicts."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedlap.engines.evaluate import predict
+from fedlap.engines.evaluate import evaluate
+from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
-from fedlap.engines.scores import Metrics
+from fedlap.engines.scores import Metrics, metrics_of
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
@@ -17,6 +19,10 @@ from fedlap.run.fit import Fit
 
 if TYPE_CHECKING:
     from fedlap.run.simulation import Simulation  # which makes histories
+
+
+TRAIN = "train"  # what the clients' own rows are called among the sets that are watched
+NO_TEST = Metrics(*(np.zeros(0) for _ in Metrics._fields))
 
 
 class Final(NamedTuple):
@@ -42,9 +48,9 @@ class History:
     """
 
     fit: Fit
-    test: Metrics  # of w_g on the test set, after each round
+    test: Metrics  # of w_g on the test set, after each round; of no rounds where there is no test set
     seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same on every set of `watch`
+    watched: dict[str, Metrics]  # the same on every set of `watch`; without a test set on "train", too
     state: State | None = None  # after the last round; None of a history that was loaded
     simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
@@ -52,16 +58,17 @@ class History:
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """The history of a run, from its table.
 
-        That has a row a round: seconds, then the scores on the test set and on each watched set.
+        That has a row a round: seconds, then the scores on the test set, if there is one, and on each watched set.
         """
         seconds, scores = table[:, 0], table[:, 1:].T
-        test, *others = (Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields)))
-        watched = dict(zip(simulation.watch, others, strict=True))
+        blocks = [Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields))]
+        test = NO_TEST if simulation.test is None else blocks.pop(0)
+        watched = dict(zip(simulation.watch, blocks, strict=True))
         return cls(Fit.of(simulation, state), test, seconds, watched, state, simulation)
 
     @property
     def accuracy(self) -> np.ndarray:
-        """How often w_g is right on the test set, after each round."""
+        """How often w_g is right on the test set, after each round; empty, as all five, where there is no test set."""
         return self.test.accuracy
 
     @property
@@ -85,7 +92,8 @@ class History:
         return self.test.auc
 
     def __repr__(self) -> str:
-        last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
+        last = f"accuracy {self.judged.accuracy[-1]:.3f}, NLL {self.judged.nll[-1]:.3f}"
+        last = last if len(self.nll) else f"no test set, on the training rows {last}"
         return f"History({self.fit.method}, {len(self.seconds)} rounds, {last})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,9 +122,14 @@ class History:
         return {name: np.asarray(array) for name, array in self.fit.w.named.items()}
 
     @property
+    def judged(self) -> Metrics:
+        """The scores by which a run is judged to be lost: of the test set or, without one, of the clients' own rows."""
+        return self.test if len(self.test.nll) else self.watched[TRAIN]
+
+    @property
     def diverged_since(self) -> int | None:
-        """The round from which on the test NLL says that the run is lost, counted from 1."""
-        return lost_since(self.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
+        """The round from which on the NLL of `judged` says that the run is lost, counted from 1."""
+        return lost_since(self.judged.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
 
     @property
     def diverged(self) -> bool:
@@ -127,12 +140,98 @@ class History:
         """The label of each column of `predict`, as in the data that the federation was made from."""
         return self.fit.classes
 
-    def predict(self, inputs: Any) -> np.ndarray:
-        """Class probabilities at the point estimate, a column for each of `classes`.
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float,
+    ) -> Predicted: ...
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float | None = None,
+    ) -> np.ndarray | Predicted:
+        """Class probabilities, a column for each of `classes`: at the point estimate, or averaged over the posterior.
 
         A table's columns are matched by name to those of the clients; an array's are taken to be in their order.
+
+        Args:
+            inputs: a row each.
+            posterior: average over N(w, S⁻¹), S = `precision`, the model linearised at w: f ~ N(f(x; w), J S⁻¹ Jᵀ).
+            link: "probit", a closed form, or "samples", Monte Carlo over the outputs.
+            samples: how many draws, 1000 if not given.
+            seed: of the draws, 0 if not given.
+            interval: a share such as 0.9; the answer then has `probability`, `lower` and `upper`.
         """
-        return np.asarray(predict(self.fit.task, self.fit.w, self.fit.inputs(inputs)))
+        averaging = Averaging.of(
+            posterior, link=link, samples=samples, seed=seed, interval=interval, classes=len(self.classes)
+        )
+        return probabilities(self.fit.task, self.fit.w, self.fit.precision, self.fit.inputs(inputs), averaging)
+
+    def evaluate(
+        self,
+        inputs: Any,
+        labels: Any,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> Metrics:
+        """The scores on labelled rows, at the point estimate or averaged over the posterior as in `predict`.
+
+        Labels are those of `classes`.
+        """
+        rows = self.fit.inputs(inputs)
+        numbers = self.fit.labels(labels, len(rows))
+        if posterior:
+            p = self.predict(inputs, posterior=True, link=link, samples=samples, seed=seed)
+            found = metrics_of(jnp.asarray(p), numbers)
+        else:
+            Averaging.of(False, link=link, samples=samples, seed=seed, interval=None, classes=len(self.classes))
+            found = evaluate(self.fit.task, self.fit.w, rows, numbers)
+        return Metrics(*map(float, found))
+
+    def predictive(self, inputs: Any) -> Predictive:
+        """The model's outputs, before softmax, under the posterior: `mean`, `covariance`, `variance` of every row."""
+        return self._posterior.predictive(self.fit.inputs(inputs))
+
+    def sample(self, inputs: Any, samples: int = 100, seed: int = 0) -> np.ndarray:
+        """Functions drawn from the posterior, as class probabilities at all inputs: [samples, rows, classes].
+
+        Each is one draw of the weights for all rows, and the model linearised: what rows have in common stays so.
+        """
+        return self._posterior.sample(self.fit.inputs(inputs), samples, seed)
+
+    def uncertainty(self, inputs: Any, posterior: bool = False) -> np.ndarray:
+        """The entropy of each row's class probabilities, in nats: a score of how strange an input is to the model."""
+        return entropy(self.predict(inputs, posterior=posterior))
+
+    @property
+    def _posterior(self) -> Posterior:
+        return Posterior.of(self.fit.task, self.fit.w, self.fit.precision)
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlap import files
 from fedlap.algebra.vector import Vector
+from fedlap.data.coding import Coding
 from fedlap.engines.parties import Task
 from fedlap.engines.scores import Metrics
 from fedlap.errors import ConfigError, DataError, FedlapError
@@ -52,6 +53,7 @@ def save(
         "classes": fit.classes,
         "shape": fit.shape,
         "features": fit.features,
+        "coding": None if fit.coding is None else fit.coding.as_dict(),
         "dtype": str(fit.dtype),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
@@ -124,7 +126,9 @@ def _fit(
         raise DataError(f"{folder / ARRAYS}: its weights are {shapes}; expected those of the model, {expected}")
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]))
     task = Task(rebuilt, likelihood, GaussNewton())
-    return Fit(description["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
+    S, precision = map(arrays.get, PRECISIONS)
+    coding = None if description.get("coding") is None else Coding.from_dict(description["coding"])
+    return Fit(description["method"], task, classes, shape, features, dtype, w, S, precision, coding)
 
 
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
