@@ -16,11 +16,11 @@ from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, on_device
 from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
-from fedlap.engines import EngineName, choose
+from fedlap.engines import EngineName, again, choose
 from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
 from fedlap.engines.round import Engine, Method, State, initial
-from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
+from fedlap.engines.setup import Past, Plan, Setup, draw_plan, everyone, make_setup
 from fedlap.engines.streamed import first_client
 from fedlap.errors import ConfigError
 from fedlap.files import PathLike
@@ -53,6 +53,7 @@ class Simulation:
     engine: Engine
     test: tuple[Array, Array]
     watch: dict[str, tuple[Array, Array]]
+    past: tuple[Past, ...] = ()  # what clients' earlier data have said for good
 
     @classmethod
     @known_keywords("Simulation.of")
@@ -95,6 +96,13 @@ class Simulation:
         return cls(
             algorithm, federation, solver, server_solver, seed, participation, setup, size, chosen, test, watched
         )
+
+    def among(self, federation: Federation, past: tuple[Past, ...]) -> "Simulation":
+        """The same run over another federation of the same kind, with what earlier data have said for good."""
+        _check_participation(self.participation, len(federation.clients))
+        method = Method(self.algorithm, self.solver, self.server_solver)
+        setup = make_setup(self.setup.task, method, federation, self.seed, past)
+        return dataclasses.replace(self, federation=federation, setup=setup, engine=again(self.engine), past=past)
 
     def __repr__(self) -> str:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
@@ -146,6 +154,9 @@ class Simulation:
             description["algorithm"] += f", revision {self.algorithm.revision}"
         if self.watch:
             description["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
+        if self.past:
+            said = (f"{name} {fingerprint(*jax.tree.leaves(sent), memory)}" for name, sent, memory in self.past)
+            description["past"] = ", ".join(said)
         return {**description, "federation": self.federation.fingerprint()}
 
 
