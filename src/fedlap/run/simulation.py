@@ -31,6 +31,7 @@ from fedlap.models.model import ModelLike, as_model, check_outputs
 from fedlap.run import divergence
 from fedlap.run.history import History
 from fedlap.run.rounds import Begun, load_begun, progress
+from fedlap.run.watching import OnRound, check_on_round, watched_by
 from fedlap.solvers import ServerSolver, Solver, adam, descent
 from fedlap.streams import check_seed
 
@@ -179,6 +180,7 @@ def simulate(
     scratch: PathLike | None = None,
     watch: Mapping[str, tuple[Any, Any]] | None = None,
     on_divergence: divergence.Way = "warn",
+    on_round: OnRound | None = None,
 ) -> History:
     """Train for some rounds and return the history.
 
@@ -200,6 +202,8 @@ def simulate(
             go to the system's temporary folder if they would take more than a quarter of this machine's memory.
         watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
         on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing.
+        on_round: a function that is called after every round, once its checkpoint is written, with a `RoundEnd`: round,
+            metrics, state and the history so far. If it returns True, this was the last round.
 
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)
@@ -210,6 +214,7 @@ def simulate(
     History(FedLap(delta=1.0, rho=by_share), 5 rounds, accuracy ..., NLL ...)
     """
     divergence.check_way(on_divergence)
+    check_on_round(on_round)
     if checkpoint is not None and jax.process_count() > 1:
         raise ConfigError("a checkpoint is of one process, and this run has several: leave it out")
     run = Simulation.of(
@@ -226,7 +231,11 @@ def simulate(
         scratch=scratch,
         watch=watch,
     )
-    history = deque(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)), maxlen=1).pop()
+    begun = load_begun(run, checkpoint, resume)
+    done = 0 if begun is None else begun[0].round
+    under_way = histories(run, rounds, checkpoint, begun)
+    del begun  # see `progress`
+    history = deque(watched_by(on_round, under_way, done), maxlen=1).pop()
     if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
     return history
