@@ -3,18 +3,13 @@
 import pickle
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 import fedlap
 import oracle
-from drawn import Squared, federation, points
-from fedlap.algebra.hyperparameters import hyperparameters
+from drawn import PlainNewton, Squared, federation, points
 from fedlap.run import membership
-from fedlap.solvers.problem import FullBatch
 from methods import after, simulation
 
 LEAVER = "client-1"
@@ -24,17 +19,6 @@ NEWER = federation(2, overlap=True, sizes=[8, 12, 10]).of(1)
 LINES = federation(1, sizes=[8, 12, 10], diagonal=True)  # every input along one axis: a diagonal knows all curvature
 MORE = federation(2, sizes=[8, 12, 10], diagonal=True).of(1)
 DELTA = 0.7
-
-
-@hyperparameters
-class PlainNewton(FullBatch):
-    """Newton's steps and nothing that guards them, which is compiled in a third of the time."""
-
-    def solve(self, function, start):
-        x, unflatten = ravel_pytree(start)
-        value = lambda x: function(unflatten(x))
-        step = lambda _, x: x - jnp.linalg.solve(jax.hessian(value)(x), jax.grad(value)(x))
-        return unflatten(jax.lax.fori_loop(0, 10, step, x))
 
 
 def trained(algorithm, data=THREE, rounds=1, **options):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.hooks.mlflow import MLflow
     from fedlap.hooks.tensorboard import TensorBoard
     from fedlap.models import ExactHessian, GaussNewton, Model, acar_cnn, logistic, mlp, zenke_cnn
+    from fedlap.models.likelihood import Categorical
     from fedlap.regression.glm import GlmFit, glm
     from fedlap.regression.hazards import CoxFit, cox
     from fedlap.regression.prior import normal
@@ -53,6 +54,7 @@ __all__ = [
     "BCM",
     "PVI",
     "Algorithm",
+    "Categorical",
     "ConfigError",
     "CoxFit",
     "DataError",
@@ -131,6 +133,7 @@ _HOMES = {
     "hooks.mlflow": "MLflow",
     "hooks.tensorboard": "TensorBoard",
     "models": "ExactHessian GaussNewton Model acar_cnn logistic mlp zenke_cnn",
+    "models.likelihood": "Categorical",
     "regression.glm": "GlmFit glm",
     "regression.hazards": "CoxFit cox",
     "regression.prior": "normal",

@@ -19,6 +19,7 @@ from fedlap.data.federation import Federation, fingerprint
 from fedlap.engines import EngineName, again, choose
 from fedlap.engines.evaluate import Metrics, evaluate
 from fedlap.engines.parties import Task
+from fedlap.engines.requirements import check_likelihood
 from fedlap.engines.round import Engine, Method, State, initial
 from fedlap.engines.setup import Past, Plan, Setup, draw_plan, everyone, make_setup
 from fedlap.engines.streamed import first_client
@@ -89,6 +90,7 @@ class Simulation:
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
         inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
+        check_likelihood(setup)
         as_test = lambda inputs_, labels: (on_device(inputs_, inputs.dtype), on_device(labels))
         test = as_test(federation.test_inputs, federation.test_labels)
         watched = {name: as_test(*federation.checked(name, data)) for name, data in (watch or {}).items()}
