@@ -26,10 +26,6 @@ def trained(algorithm, data=THREE, rounds=1, **options):
     return fedlap.simulate(algorithm, data, fedlap.logistic(), rounds=rounds, **exact | options)
 
 
-def covariances():
-    return fedlap.FedLapCov(delta=DELTA, covariance="full", rho=1.0)
-
-
 def pooled(data, loss=oracle.softmax):
     return oracle.pooled(loss, points(data), DELTA)[0]
 
@@ -90,17 +86,21 @@ def test_a_committee_changes_its_members_though_it_has_one_round():
 # Convex losses: the pooled answer after some rounds -------------------------------------------------------------------
 
 
+COV = fedlap.FedLapCov(delta=DELTA, rho=0.4)
+MANY = 400  # rounds, after which no digit changes
+
+
 @pytest.fixture(scope="module")
 def logistic():
-    return trained(covariances(), rounds=8)
+    return trained(COV, rounds=MANY)
 
 
 def test_a_convex_run_comes_to_what_it_would_have_come_to_from_scratch(logistic):
-    left, scratch = logistic.without(LEAVER, rounds=8), trained(covariances(), OTHERS, rounds=8)
+    left, scratch = logistic.without(LEAVER, rounds=MANY), trained(COV, OTHERS, rounds=MANY)
     close(left, pooled(OTHERS), 1e-10)
     close(left, scratch.final.w, 1e-10)
-    np.testing.assert_allclose(left.final.S, scratch.final.S, atol=1e-10)
-    joined = left.join(LEAVER, THREE.of(1), rounds=8)
+    np.testing.assert_allclose(left.final.S, scratch.final.S, rtol=0, atol=1e-10)
+    joined = left.join(LEAVER, THREE.of(1), rounds=MANY)
     close(joined, pooled(THREE), 1e-10)
     close(joined, logistic.final.w, 1e-10)
     assert max(left.stationarity(), joined.stationarity()) < 1e-10
@@ -108,9 +108,9 @@ def test_a_convex_run_comes_to_what_it_would_have_come_to_from_scratch(logistic)
 
 def test_newer_data_add_to_the_quadratic_that_old_data_left(logistic):
     """The oracle's minimum of the losses now and of Laplace's approximation of the old one, at the model then."""
-    updated = logistic.update(LEAVER, NEWER, rounds=12)
+    updated = logistic.update(LEAVER, NEWER, rounds=MANY)
     old, w = points(THREE)[1], pooled(THREE)
-    H = oracle.softmax.hessian(old, w)
+    H = np.diag(np.diag(oracle.softmax.hessian(old, w)))
     v = H @ w - oracle.softmax.gradient(old, w)
     now = [*points(OTHERS), oracle.labelled(*NEWER, THREE.classes)]
     energies = [oracle.energy(oracle.softmax, each) for each in now]
@@ -119,8 +119,8 @@ def test_newer_data_add_to_the_quadratic_that_old_data_left(logistic):
     assert updated.stationarity() < 1e-10
 
 
-@pytest.mark.parametrize("algorithm", [fedlap.FedLap(delta=DELTA, rho=0.4), fedlap.FedADMM(alpha=0.3)], ids=str)
-def test_so_do_methods_whose_factor_is_a_line(algorithm):
+def test_so_does_admm_whose_duals_are_no_factors_of_a_product():
+    algorithm = fedlap.FedADMM(alpha=0.3)
     history = trained(algorithm, rounds=200)
     left, scratch = history.without(LEAVER, rounds=200), trained(algorithm, OTHERS, rounds=200)
     close(left, scratch.final.w, 1e-8)
@@ -172,7 +172,7 @@ def test_memory_points_leave_with_their_client_and_stay_with_its_old_data():
     assert float(later.server.mass.sum()) == pytest.approx(2 + 12 + 3 + 12)  # a mass for each row, the old ones too
 
 
-@pytest.mark.parametrize("engine", ["sequential", "streamed", "disk", "sharded"])
+@pytest.mark.parametrize("engine", ["sequential", "streamed", "disk"])
 def test_members_change_in_every_engine(engine, tmp_path):
     """As in the vectorised one, and the next round goes on from there."""
     where = {"engine": "streamed", "scratch": tmp_path} if engine == "disk" else {"engine": engine}
