@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 import fedlap
 import oracle
@@ -124,6 +125,17 @@ class SigmaPoints(FullBatch):
         assert samples == 2 * like.size
         rows = jnp.sqrt(1.0 * like.size) * jnp.concatenate([jnp.eye(like.size), -jnp.eye(like.size)])
         return jax.vmap(like.like)(rows)
+
+
+@hyperparameters
+class PlainNewton(FullBatch):
+    """Newton's steps and nothing that guards them, which is compiled in a third of the time."""
+
+    def solve(self, function, start):
+        x, unflatten = ravel_pytree(start)
+        value = lambda x: function(unflatten(x))
+        step = lambda _, x: x - jnp.linalg.solve(jax.hessian(value)(x), jax.grad(value)(x))
+        return unflatten(jax.lax.fori_loop(0, 10, step, x))
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ ROOMS = {
     "engines": "arrays errors checks streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity registry domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",
+    "hooks": "errors files engines run",
     "estimators": "errors checks domains arrays machine algorithms solvers data regression models engines run",
     "experiments": "errors documents identity checks domains streams stopping files machine algorithms "
     "solvers data models engines settings run",
@@ -140,7 +141,7 @@ def test_only_the_flower_folder_imports_flower():
 
 def test_importing_fedlap_brings_nothing_that_is_optional():
     unwanted = ("flwr", "matplotlib", "torch", "ray", "sklearn", "cryptography", "safetensors", "pyarrow", "flax")
-    unwanted += ("submitit",)
+    unwanted += ("submitit", "tensorboardX", "mlflow")
     code = f"import sys, fedlap, fedlap.cli.main; print([m for m in {unwanted} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"

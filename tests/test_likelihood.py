@@ -1,4 +1,6 @@
-"""The categorical likelihood against its definition."""
+"""The categorical likelihood against its definition, and what one of one's own must have."""
+
+from dataclasses import dataclass, make_dataclass
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedlap
+import oracle
+from drawn import PlainNewton, federation, memory, points
+from fedlap.algebra.hyperparameters import hyperparameters
+from fedlap.algorithms import ALGORITHMS
 from fedlap.models.likelihood import categorical
+from fedlap.solvers.problem import FullBatch
+from methods import after, simulation
 
 
 def outputs(n=5, classes=4, scale=2.0, seed=0):
@@ -61,3 +70,116 @@ def test_sampled_factor_is_unbiased():
     exact = categorical.factor(f)
     assert factor.shape == (3, 4, samples)
     np.testing.assert_allclose(factor @ factor.mT, exact @ exact.mT, atol=5 / samples**0.5)
+
+
+# A likelihood of one's own --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The least that a likelihood may have."""
+
+    def loss(self, outputs, labels):
+        return categorical.loss(outputs, labels)
+
+    def probabilities(self, outputs):
+        return categorical.probabilities(outputs)
+
+
+@dataclass(frozen=True)
+class Curved(Scored):
+    """The same with a curvature."""
+
+    def factor(self, outputs):
+        return categorical.factor(outputs)
+
+
+def start(name, likelihood, **options):
+    return simulation(name, likelihood=likelihood, **options)
+
+
+def test_a_likelihood_needs_only_what_its_method_asks_for():
+    for name in ("fedavg", "fedprox", "fedadmm", "feddyn", "fedlap", "pvi"):
+        start(name, Scored())
+    for name in ("bcm", "fedlap_cov"):
+        start(name, Curved())
+        start(name, Scored(), curvature=fedlap.ExactHessian())  # which is made of the loss
+
+
+@pytest.mark.parametrize(
+    ("name", "likelihood", "options", "lacks"),
+    [
+        ("bcm", Scored(), {}, r"Scored has no factor\(outputs\), and BCM needs it: GaussNewton"),
+        ("fedlap_cov", Scored(), {}, r"Scored has no factor\(outputs\), and FedLapCov needs it"),
+        (
+            "fedlap_func",
+            Curved(),
+            {},
+            r"Curved has no soft_loss\(outputs, mass, targets\), and FedLapFunc needs it",
+        ),
+        ("fedlap_cov_func", Curved(), {}, r"Curved has no soft_loss\(outputs, mass, targets\), and FedLapCovFunc"),
+        (
+            "fedlap_cov",
+            Curved(),
+            {"curvature": fedlap.GaussNewton(samples=2)},
+            r"has no sampled_factor\(outputs, key, samples\), and FedLapCov needs it",
+        ),
+        ("fedavg", object(), {}, r"object has no loss\(outputs, labels\), and every method needs it"),
+        ("fedavg", Scored, {}, "likelihood is the class Scored; expected an instance"),
+    ],
+)
+def test_what_a_likelihood_lacks_is_said_before_the_first_round(name, likelihood, options, lacks):
+    with pytest.raises(fedlap.ConfigError, match=lacks):
+        start(name, likelihood, **options)
+
+
+def test_a_likelihood_is_compared_by_value():
+    unfrozen = make_dataclass("Unfrozen", [], namespace={"loss": Scored.loss, "probabilities": Scored.probabilities})()
+    with pytest.raises(fedlap.ConfigError, match=r"Unfrozen has no hash.*@dataclass\(frozen=True\)"):
+        start("fedavg", unfrozen)
+
+
+@dataclass(frozen=True)
+class Smoothed(fedlap.Categorical):
+    """As on the page on usage: some of each label is shared by all classes."""
+
+    shared: float = 0.1
+
+    def loss(self, outputs, labels):
+        classes = outputs.shape[-1]
+        hot = jax.nn.one_hot(labels, classes, dtype=outputs.dtype)
+        return self.soft_loss(outputs, 1, (1 - self.shared) * hot + self.shared / classes)
+
+
+@hyperparameters
+class Slope(FullBatch):
+    """One step down the slope."""
+
+    def solve(self, function, start):
+        return jax.tree.map(lambda w, g: w - 0.1 * g, start, jax.grad(function)(start))
+
+
+OWN = [
+    ("fedavg", {}, Slope()),
+    ("fedlap_cov", {"delta": 0.7, "rho": 0.4, "covariance": "diagonal"}, PlainNewton()),
+    ("fedlap_func", {"delta": 0.7, "rho": 0.4, "tau": 0.2}, PlainNewton()),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper", "solver"), OWN, ids=[name for name, _, _ in OWN])
+def test_a_likelihood_of_one_s_own_trains_as_the_oracle_says(name, hyper, solver):
+    data = federation(1, overlap=True)
+    smooth = lambda each: each._replace(targets=0.9 * each.targets + 0.1 / data.classes)
+    clients = list(map(smooth, points(data)))
+    algorithm = ALGORITHMS[name](**hyper)
+    options = {"solver": solver, "server_solver": solver, "likelihood": Smoothed(), "engine": "vectorised"}
+    run = fedlap.Simulation.of(algorithm, data, fedlap.logistic(), **options)
+    if name == "fedavg":
+        w = np.zeros(6)
+        for _ in range(3):
+            w = w - 0.1 * sum(oracle.softmax.gradient(each, w) for each in clients) / sum(each.n for each in clients)
+    else:
+        extra = {"memory": memory(run)} if algorithm.memory else {}
+        *_, last = oracle.ALGORITHMS[name](oracle.softmax, clients, [[0, 1, 2]] * 3, **hyper, **extra)
+        w = last.w
+    np.testing.assert_allclose(np.asarray(after(run, 3).server.w), w, rtol=0, atol=1e-12)

@@ -35,13 +35,17 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.data import Federation, dirichlet, homogeneous, label_rate, natural, two_classes_per_client
     from fedlap.domains import Domain, choice, optional
     from fedlap.errors import ConfigError, DataError, DivergedError, DivergedWarning, FedlapError
+    from fedlap.hooks.mlflow import MLflow
+    from fedlap.hooks.tensorboard import TensorBoard
     from fedlap.models import ExactHessian, GaussNewton, Model, acar_cnn, logistic, mlp, zenke_cnn
+    from fedlap.models.likelihood import Categorical
     from fedlap.regression.glm import GlmFit, glm
     from fedlap.regression.hazards import CoxFit, cox
     from fedlap.regression.prior import normal
     from fedlap.run.grid import simulate_grid
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
+    from fedlap.run.watching import RoundEnd
     from fedlap.solvers import adam, annealed, descent, lbfgs, newton
 
 __version__ = "0.1.0"
@@ -50,6 +54,7 @@ __all__ = [
     "BCM",
     "PVI",
     "Algorithm",
+    "Categorical",
     "ConfigError",
     "CoxFit",
     "DataError",
@@ -73,9 +78,12 @@ __all__ = [
     "GaussNewton",
     "GlmFit",
     "History",
+    "MLflow",
     "Model",
     "Point",
+    "RoundEnd",
     "Simulation",
+    "TensorBoard",
     "Vector",
     "acar_cnn",
     "adam",
@@ -122,13 +130,17 @@ _HOMES = {
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",
     "errors": "ConfigError DataError DivergedError DivergedWarning FedlapError",
+    "hooks.mlflow": "MLflow",
+    "hooks.tensorboard": "TensorBoard",
     "models": "ExactHessian GaussNewton Model acar_cnn logistic mlp zenke_cnn",
+    "models.likelihood": "Categorical",
     "regression.glm": "GlmFit glm",
     "regression.hazards": "CoxFit cox",
     "regression.prior": "normal",
     "run.grid": "simulate_grid",
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
+    "run.watching": "RoundEnd",
     "solvers": "adam annealed descent lbfgs newton",
 }
 

@@ -229,12 +229,44 @@ class Federation:
     def of(self, client: str | int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and labels of one client, by its name or by its place in `clients`."""
         if isinstance(client, str):
-            if client not in self.clients:
-                raise unknown("client", client, self.clients)
-            client = self.clients.index(client)
+            client = self._place(client)
         if not 0 <= client < len(self.clients):
             raise ConfigError(f"client number {client}; expected 0 to {len(self.clients) - 1}")
         return self.inputs[self.rows[client]], self.labels[self.rows[client]]
+
+    def without(self, client: str) -> "Federation":
+        """The federation after a client has left, with all its rows."""
+        place = self._place(client)
+        if len(self.clients) == 1:
+            raise ConfigError(f"client {client!r} is the last one; expected a federation of at least one")
+        others = [k for k in range(len(self.clients)) if k != place]
+        pool = _without_rows(self.rows[place], self.inputs, self.labels, [self.rows[k] for k in others])
+        return replace(self, clients=tuple(self.clients[k] for k in others), **pool)
+
+    def with_client(self, client: str, data: object) -> "Federation":
+        """The federation after a client has come, with (inputs, labels) like those of the others."""
+        if client in self.clients:
+            raise ConfigError(f"client {client!r} is in the federation already; expected another name")
+        inputs, values, rows = self._with_rows(client, data)
+        return replace(self, clients=(*self.clients, client), inputs=inputs, labels=values, rows=(*self.rows, rows))
+
+    def with_data(self, client: str, data: object) -> "Federation":
+        """The federation with other (inputs, labels) of a client, whose rows so far are gone."""
+        place = self._place(client)
+        inputs, values, rows = self._with_rows(client, data)
+        all_rows = [rows if k == place else own for k, own in enumerate(self.rows)]
+        return replace(self, **_without_rows(self.rows[place], inputs, values, all_rows))
+
+    def _place(self, client: str) -> int:
+        if client not in self.clients:
+            raise unknown("client", client, self.clients)
+        return self.clients.index(client)
+
+    def _with_rows(self, client: str, data: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pool with the rows of a client at its end: inputs, labels, and the numbers of these rows."""
+        inputs, values = self.checked(f"client {client!r}", data)
+        rows = np.arange(len(inputs), dtype=np.int32) + len(self.inputs)
+        return np.concatenate([self.inputs, inputs]), np.concatenate([self.labels, values]), rows
 
     def hold_out(self, fraction: float, seed: int) -> "Federation":
         """The federation to tune on: a part of each client's rows is the test set, the real one is gone.
@@ -293,6 +325,14 @@ class Federation:
             if row in rows:
                 return f"client {name!r}, row {int(np.argmax(rows == row))}"
         return f"the pool, row {row}, which no client owns"
+
+
+def _without_rows(gone: np.ndarray, inputs: np.ndarray, values: np.ndarray, rows: Sequence[np.ndarray]) -> dict:
+    """A pool without the rows that are gone, and where the others' rows are in it."""
+    stay = np.ones(len(inputs), bool)
+    stay[gone] = False
+    now = np.cumsum(stay, dtype=np.int32) - 1
+    return {"inputs": inputs[stay], "labels": values[stay], "rows": tuple(now[own] for own in rows)}
 
 
 def fingerprint(*arrays: Any, about: str = "") -> str:

@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
 import jax
@@ -70,6 +71,13 @@ def _fastest(together: bool, count: int, on_disk: bool) -> str:
     if on_disk or count > (MANY if together else FEW):
         return "streamed"
     return "vectorised" if together else "sequential"
+
+
+def again(engine: Engine) -> Engine:
+    """The same engine for another run; states on disk are in a file of their own, as their sizes may differ."""
+    if isinstance(engine, Streamed) and engine.scratch is not None:
+        return replace(engine, scratch=Scratch(engine.scratch.folder))
+    return engine
 
 
 def small(weights: int) -> bool:

@@ -11,7 +11,7 @@ from fedlap.engines.parties import Batches
 from fedlap.engines.round import State
 from fedlap.engines.setup import Setup
 
-prepare, draws_ahead = vectorised.prepare, vectorised.draws_ahead
+prepare, regroup, draws_ahead = vectorised.prepare, vectorised.regroup, vectorised.draws_ahead
 
 # XLA's older loops, LLVM's -O1, and a program in one piece: to cut it up for many cores costs a tenth of compiling it.
 OPTIONS = {

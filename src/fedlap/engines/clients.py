@@ -89,6 +89,13 @@ def unstack(stacked: Tree, count: int) -> list[Tree]:
     return [jax.tree.unflatten(structure, [leaf[k] for leaf in leaves]) for k in range(count)]
 
 
+def one_by_one(clients: Any, count: int) -> list[Any]:
+    """The ClientState of each of so many clients, on the host, however an engine keeps them."""
+    if isinstance(clients, Clients):
+        return [jax.tree.map(np.asarray, client) for client in clients]
+    return unstack(getattr(clients, "stacked", clients), count)
+
+
 def _register(kind: type, make: Callable[[Any, Iterable[Tree]], Clients], place: Callable[[Any], Any]) -> None:
     keyed = lambda clients: [(jax.tree_util.SequenceKey(k), client) for k, client in enumerate(clients)]
     jax.tree_util.register_pytree_with_keys(

@@ -9,10 +9,10 @@ import numpy as np
 from fedlap.engines.clients import Clients
 from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.round import State, client_round, server_round
-from fedlap.engines.sequential import draws_ahead, prepare
+from fedlap.engines.sequential import draws_ahead, prepare, regroup
 from fedlap.engines.setup import Setup
 
-__all__ = ["advance", "draws_ahead", "prepare"]
+__all__ = ["advance", "draws_ahead", "prepare", "regroup"]
 
 
 def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> State:

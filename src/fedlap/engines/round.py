@@ -52,6 +52,7 @@ class Engine(Protocol):
     def draws_ahead(self) -> bool: ...  # whether minibatches are drawn before a round, and not by the engine
     def prepare(self, setup: "Setup", state: State) -> State: ...
     def advance(self, setup: "Setup", state: State, drawn: np.ndarray, batches: Any) -> State: ...
+    def regroup(self, setup: "Setup", state: State, clients: list["ClientState"]) -> State: ...
 
 
 def client_round(
@@ -86,9 +87,10 @@ def server_round(setup: "Setup", server: Any, contributions: Tree, drawn: Array 
 
 
 def server_line(setup: "Setup", server: Any, participation: Any) -> Callable[[Received], Any]:
-    """Line 3 of an algorithm as a function of what the server has received."""
+    """Line 3 of an algorithm as a function of what the server has received; what was said for good goes with it."""
     s = parties.server(setup, jax.tree.map(jnp.zeros_like, server.w), participation)
-    return lambda received: setup.method.algorithm.server_update(server, received, s)
+    said = lambda received: sums.with_past(received, setup.past, setup.pool.memory)
+    return lambda received: setup.method.algorithm.server_update(server, said(received), s)
 
 
 @jax.jit
@@ -98,11 +100,33 @@ def initial(setup: "Setup") -> State:
     start = Vector(setup.task.model.init(jax.random.fold_in(setup.key, 0), setup.pool.inputs[:1], setup.classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
     g, t = algorithm.init(parties.server(setup, zeros, 1.0), start)
-    shard = jax.tree.map(lambda leaf: leaf[0], setup.shards)
+    return State(0, g, start, _unmoved(setup, g, t, start, 0))
+
+
+def _unmoved(setup: "Setup", server: Any, factor: Tree, start: Vector, place: Any) -> ClientState:
+    """The client at a place with a factor, and what it would send if it stayed where it starts."""
+    algorithm, shard = setup.method.algorithm, jax.tree.map(lambda leaf: leaf[place], setup.shards)
     k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
-    broadcast = algorithm.broadcast(g)
-    q, variable = answered(lambda argmin: _update(algorithm, broadcast, t, k, argmin), _stay, ())
-    return State(0, g, start, ClientState(t, setup.method.solver.init(variable), algorithm.contribution(t, q, k)))
+    broadcast = algorithm.broadcast(server)
+    q, variable = answered(lambda argmin: _update(algorithm, broadcast, factor, k, argmin), _stay, ())
+    return ClientState(factor, setup.method.solver.init(variable), algorithm.contribution(factor, q, k))
+
+
+newcomer = jax.jit(_unmoved)  # who joins later: with a neutral factor it starts, and stays, at w_g
+
+
+@jax.jit
+def score(setup: "Setup", broadcast: Tree, factor: Tree, place: Any, moment: parties.Moment) -> Tree:
+    """∇ of client k's objective in line 1, on all its data and at q_g, where the moment starts: ∇ℓ_k + ∇log t_k.
+
+    What keeps q near q_g has no slope there.
+    """
+    k, _ = parties.client(setup, jax.tree.map(lambda leaf: leaf[place], setup.shards), moment)
+
+    def slope(objective: Callable[..., Any], start: Tree, before: object) -> tuple[Tree, Tree]:
+        return start, jax.grad(lambda variable: objective(variable, k))(start)
+
+    return answered(lambda argmin: _update(setup.method.algorithm, broadcast, factor, k, argmin), slope, ())[1]
 
 
 def answered(update: Callable[[Callable], Any], answer: Answer, memory: Any) -> tuple[Any, Any]:

@@ -51,6 +51,13 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
     return State(state.round + 1, server, server.w, clients)
 
 
+def regroup(setup: Setup, state: State, clients: list[ClientState]) -> State:
+    """The state with these clients instead, each as it comes, and the server's line over what they have sent."""
+    everyone = np.ones(len(clients), bool)
+    server = run_server(setup, state.server, tuple(client.contribution for client in clients), everyone)
+    return State(state.round, server, server.w, Clients(clients))
+
+
 def run_client(
     setup: Setup, broadcast: Tree, client: ClientState, k: int, batches: Batches, moment: Moment
 ) -> ClientState:

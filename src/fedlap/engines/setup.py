@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from fedlap.algebra.pytrees import pytree, static
-from fedlap.arrays import Key, on_device
+from fedlap.arrays import Key, Tree, on_device
 from fedlap.engines.parties import Batches, Pool, Shard, Task
 from fedlap.engines.round import Method
+from fedlap.engines.sums import Said
 from fedlap.solvers import Solver
 from fedlap.streams import number, stream, streams
 
@@ -103,15 +104,30 @@ class Setup:
     pool: Pool
     shards: Shard
     key: Key
+    past: tuple[Said, ...] = ()  # by data that are no longer here
 
 
-def make_setup(task: Task, method: Method, federation: Holdings, seed: int) -> Setup:
+class Past(NamedTuple):
+    """What a client's earlier data have said, for good: its term in the server's sum, which is part of the prior."""
+
+    name: str
+    sent: Tree
+    memory: np.ndarray  # the inputs of its memory points, [m, ...]
+
+
+def make_setup(task: Task, method: Method, federation: Holdings, seed: int, past: Sequence[Past] = ()) -> Setup:
     """The setup of a federation whose rows are all here."""
     memory = draw_memory(federation, method.algorithm.memory, seed)
     shards = make_shards(federation.clients, federation.sizes, pad(federation.rows, 0), memory)
-    pool = make_pool(federation.inputs, federation.labels, memory)
+    ends = np.cumsum([len(memory.inputs), *(len(each.memory) for each in past)])
+    all_points = memory._replace(inputs=np.concatenate([memory.inputs, *(each.memory for each in past)]))
+    pool = make_pool(federation.inputs, federation.labels, all_points)
+    said = tuple(
+        Said(jax.tree.map(_reals, each.sent), on_device(np.arange(begin, end), np.int32))
+        for each, begin, end in zip(past, ends[:-1], ends[1:], strict=True)
+    )
     count, key = len(federation.sizes), jax.random.key(seed)
-    return Setup(task, count, federation.classes, as_leaves(method), pool, shards, key)
+    return Setup(task, count, federation.classes, as_leaves(method), pool, shards, key, said)
 
 
 def as_leaves(method: Method) -> Method:

@@ -17,7 +17,7 @@ from fedlap.algebra.running import Running
 from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, Number, Tree
 from fedlap.engines import sums
-from fedlap.engines.clients import Clients, Spilled, unstack
+from fedlap.engines.clients import Clients, Spilled, on_host, unstack
 from fedlap.engines.parties import Batches, Moment
 from fedlap.engines.persistent import Persistent, put
 from fedlap.engines.round import ClientState, State, client_round, server_line
@@ -68,6 +68,25 @@ class Streamed:
         server = _server(setup, state.server, totals, fraction)
         lasting = [None if before is None else now for before, now in zip(state.sums, totals or [], strict=True)]
         return State(state.round + 1, server, server.w, changed.clients(), lasting)
+
+    def regroup(self, setup: Setup, state: State, clients: list[ClientState]) -> State:
+        """The state with these clients instead, each as it comes, and the server's line over what they have sent.
+
+        For lines whose sums all last: none of them is over the clients of one round.
+        """
+        scene, totals = Scene(setup, state.server, Moment(state.round, state.start, setup.key), 1.0), None
+        for begin in range(0, len(clients), self.size):
+            places = np.arange(begin, min(begin + self.size, len(clients)), dtype=np.int32)
+            parts = _together(scene, places, on_host(clients[place].contribution for place in places), None)
+            totals = _begin(parts) if totals is None else _add(totals, parts)
+        server = _server(setup, state.server, totals or [], 1.0)
+        if setup.method.algorithm.sends_factor:
+            clients = [client._replace(contribution=None) for client in clients]
+        if self.scratch:
+            kept = Spilled([self.scratch.keep(client) for client in clients], self.scratch)
+        else:
+            kept = Persistent(on_host(clients))
+        return State(state.round, server, server.w, kept, totals)
 
     @property
     def threads(self) -> int:
@@ -196,6 +215,9 @@ def _parts(scene: Scene, places: Array, sent: Tree, before: Tree | None, real: A
     part = lambda sent: sums.Several(sent, scene.setup.shards.places[places], scene.setup.pool.memory, real=real)
     line = server_line(scene.setup, scene.server, scene.participation)
     return sums.parts(line, part(sent), None if before is None else part(before))
+
+
+_together = jax.jit(_parts)
 
 
 def last_sent(algorithm: AnyAlgorithm, client: ClientState) -> Tree | None:

@@ -29,6 +29,13 @@ class Several(NamedTuple):
     real: Array | None = None  # [D] whether it is a client and not padding; all if None
 
 
+class Said(NamedTuple):
+    """What somebody has said for good, a term of the server's sums: one contribution, and its memory points."""
+
+    sent: Tree
+    places: Array  # [m]
+
+
 class Wish(NamedTuple):
     """A sum that the server's line asks for."""
 
@@ -86,6 +93,41 @@ def asking(answer: Answer) -> Received:
         return answer(Wish(of, _same, True, first))
 
     return Received(sum, mean, average, gather)
+
+
+def with_past(received: Received, past: Sequence[Said], memory: Array) -> Received:
+    """What the server's line is given when some have spoken for good, and are clients no more.
+
+    Each sum over all clients has their terms too; means and averages are over who is a client now.
+    """
+    if not past:
+        return received
+
+    def sum(term: Callable[[Any], Any]) -> Any:
+        terms = [term(said.sent) for said in past]
+        return jax.tree.map(lambda *leaves: functools.reduce(operator.add, leaves), received.sum(term), *terms)
+
+    def gather(term: Callable[[Any], SoftLabels]) -> SoftLabels:
+        labels = [Memory(memory, said.places).place(term(said.sent)) for said in past]
+        return functools.reduce(operator.add, labels, received.gather(term))
+
+    return received._replace(sum=sum, gather=gather)
+
+
+def asked(line: Callable[[Received], Any], some: Several) -> set[str]:
+    """Which sums a run of the server's line asks for, by their names in `Received`; `some` are any clients."""
+    names: set[str] = set()
+    received = asking(lambda wish: wish.finish(wish.of(some)))
+
+    def noting(name: str) -> Callable[..., Any]:
+        def answer(*term: Any, **weights: Any) -> Any:
+            names.add(name)
+            return getattr(received, name)(*term, **weights)
+
+        return answer
+
+    line(Received(*map(noting, Received._fields)))
+    return names
 
 
 def heard(line: Callable[[Received], Any], answer: Answer) -> list[Any]:

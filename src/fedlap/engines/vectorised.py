@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from fedlap.arrays import on_device
+from fedlap.engines.clients import stack
 from fedlap.engines.parties import Batches, Moment
-from fedlap.engines.round import State, client_round, server_round
+from fedlap.engines.round import ClientState, State, client_round, server_round
 from fedlap.engines.setup import Setup
 
 draws_ahead = True  # while the device is at work
@@ -23,6 +24,13 @@ def advance(setup: Setup, state: State, drawn: np.ndarray, batches: Batches) -> 
     """One round, all clients at once."""
     new = _compiled(setup, state, Moved.of(drawn, batches))
     return new._replace(round=state.round + 1)
+
+
+def regroup(setup: Setup, state: State, clients: list[ClientState]) -> State:
+    """The state with these clients instead, each as it comes, and the server's line over what they have sent."""
+    stacked = stack(clients)
+    server = _server(setup, state.server, stacked.contribution, None)
+    return State(state.round, server, server.w, stacked)
 
 
 class Moved(NamedTuple):
@@ -54,4 +62,4 @@ def federated_round(setup: Setup, state: State, moved: Moved) -> State:
     return State(state.round + 1, server, server.w, clients)
 
 
-_compiled = jax.jit(federated_round)
+_compiled, _server = jax.jit(federated_round), jax.jit(server_round)

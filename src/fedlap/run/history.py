@@ -1,24 +1,32 @@
 """What a run leaves behind: its curves, and a model that predicts."""
 
 import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.domains import WHOLE
 from fedlap.engines.evaluate import evaluate
 from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
 from fedlap.engines.scores import Metrics, metrics_of
+from fedlap.errors import ConfigError
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
-from fedlap.run import saved
+from fedlap.run import divergence, membership, saved
 from fedlap.run.divergence import ignorance, lost_since
 from fedlap.run.fit import Fit
+from fedlap.run.rounds import progress
 
 if TYPE_CHECKING:
     from fedlap.run.simulation import Simulation  # which makes histories
+
+REFRESH = 10  # rounds after a change of members, unless told otherwise
 
 
 TRAIN = "train"  # what the clients' own rows are called among the sets that are watched
@@ -232,6 +240,59 @@ class History:
     @property
     def _posterior(self) -> Posterior:
         return Posterior.of(self.fit.task, self.fit.w, self.fit.precision)
+
+    def without(self, client: str, *, rounds: int = REFRESH) -> "History":
+        """The history after a client has left: its factor divided out of the model, then so many rounds of the others.
+
+        Its first entry is the model right after the division, before any round. Where losses are quadratic and the
+        covariance is full, that is already what the others alone would have come to; elsewhere the rounds bring it
+        there, see `stationarity`.
+        """
+        return self._after(membership.without, rounds, client)
+
+    def join(self, client: str, data: tuple[Any, Any], *, rounds: int = REFRESH) -> "History":
+        """The history after a client has joined with (inputs, labels), then so many rounds of all.
+
+        Its first entry is the model before any of them, to which the newcomer has added nothing.
+        """
+        return self._after(membership.join, rounds, client, data)
+
+    def update(self, client: str, data: tuple[Any, Any], *, rounds: int = REFRESH) -> "History":
+        """The history after a client has got newer (inputs, labels) in place of its old ones, then so many rounds.
+
+        What the old rows have said, the client's factor, is part of the prior from now on, and the rows are gone. It
+        is all they had to say where the factor is: of quadratic losses with a full covariance. A diagonal keeps the
+        diagonal of their curvature, FedLap their slope alone; let the run converge first.
+        """
+        return self._after(membership.update, rounds, client, data)
+
+    def stationarity(self) -> float:
+        """How far the model is from what pooling the members' data would give: the slope of that objective at w_g.
+
+        ‖Σ_k ∇ℓ_k(w_g) − ∇log p_0(w_g)‖ over all rows of all members, zero at the pooled optimum. It is a certificate
+        that a client that left has no say any more. PVI's is an estimate, of a Gaussian's two parameters.
+        """
+        return membership.stationarity(*self._live("stationarity"))
+
+    def _live(self, what: str) -> tuple["Simulation", State]:
+        """The run and its state, if this history has them."""
+        if self.simulation is None or self.state is None:
+            raise ConfigError(
+                f"{what}: this history was loaded or pickled, without the clients; expected one from simulate"
+            )
+        return self.simulation, self.state
+
+    def _after(self, change: Callable[..., "membership.Changed"], rounds: int, *who: Any) -> "History":
+        WHOLE.check("rounds", rounds)
+        began = time.perf_counter()
+        run, state = change(*self._live(change.__name__), *who)
+        scores = run.look(state)
+        table = np.concatenate([[time.perf_counter() - began], scores])[None]
+        state, table = deque(progress(run, rounds + 1, begun=(state, table)), maxlen=1).pop()
+        history = History.of(run, state, table)
+        if (text := divergence.message(run, history)) is not None:
+            divergence.tell(text, stacklevel=4)
+        return history
 
     def save(self, folder: PathLike) -> None:
         """Write it into a new folder, which `fedlap.load` reads: JSON and NumPy arrays, none of them a client's."""

@@ -16,12 +16,13 @@ from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, on_device
 from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
-from fedlap.engines import EngineName, choose
+from fedlap.engines import EngineName, again, choose
 from fedlap.engines.evaluate import evaluate
 from fedlap.engines.parties import Task
+from fedlap.engines.requirements import check_likelihood
 from fedlap.engines.round import Engine, Method, State, initial
 from fedlap.engines.scores import Metrics
-from fedlap.engines.setup import Plan, Setup, draw_plan, everyone, make_setup
+from fedlap.engines.setup import Past, Plan, Setup, draw_plan, everyone, make_setup
 from fedlap.engines.streamed import first_client
 from fedlap.errors import ConfigError
 from fedlap.files import PathLike
@@ -32,6 +33,7 @@ from fedlap.models.model import ModelLike, as_model, check_outputs
 from fedlap.run import divergence
 from fedlap.run.history import TRAIN, History
 from fedlap.run.rounds import Begun, load_begun, progress
+from fedlap.run.watching import OnRound, check_on_round, watched_by
 from fedlap.solvers import ServerSolver, Solver, adam, descent
 from fedlap.streams import check_seed
 
@@ -54,6 +56,7 @@ class Simulation:
     engine: Engine
     test: tuple[Array, Array] | None
     watch: dict[str, tuple[Array, Array]]
+    past: tuple[Past, ...] = ()  # what clients' earlier data have said for good
 
     @classmethod
     @known_keywords("Simulation.of")
@@ -88,6 +91,7 @@ class Simulation:
         setup = make_setup(task, Method(algorithm, solver, server_solver), federation, seed)
         inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
+        check_likelihood(setup)
         as_test = lambda inputs_, labels: (on_device(inputs_, inputs.dtype), on_device(labels))
         test = as_test(federation.test_inputs, federation.test_labels) if federation.has_test else None
         watched = {name: as_test(*federation.checked(name, data)) for name, data in (watch or {}).items()}
@@ -99,6 +103,13 @@ class Simulation:
         return cls(
             algorithm, federation, solver, server_solver, seed, participation, setup, size, chosen, test, watched
         )
+
+    def among(self, federation: Federation, past: tuple[Past, ...]) -> "Simulation":
+        """The same run over another federation of the same kind, with what earlier data have said for good."""
+        _check_participation(self.participation, len(federation.clients))
+        method = Method(self.algorithm, self.solver, self.server_solver)
+        setup = make_setup(self.setup.task, method, federation, self.seed, past)
+        return dataclasses.replace(self, federation=federation, setup=setup, engine=again(self.engine), past=past)
 
     def __repr__(self) -> str:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
@@ -157,6 +168,9 @@ class Simulation:
             description["algorithm"] += f", revision {self.algorithm.revision}"
         if self.watch:
             description["watch"] = ", ".join(f"{name} {fingerprint(*data)}" for name, data in self.watch.items())
+        if self.past:
+            said = (f"{name} {fingerprint(*jax.tree.leaves(sent), memory)}" for name, sent, memory in self.past)
+            description["past"] = ", ".join(said)
         return {**description, "federation": self.federation.fingerprint()}
 
 
@@ -179,6 +193,7 @@ def simulate(
     scratch: PathLike | None = None,
     watch: Mapping[str, tuple[Any, Any]] | None = None,
     on_divergence: divergence.Way = "warn",
+    on_round: OnRound | None = None,
 ) -> History:
     """Train for some rounds and return the history.
 
@@ -202,6 +217,8 @@ def simulate(
             set the clients' own rows are one, called "train".
         on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing;
             without a test set it is the NLL of "train".
+        on_round: a function that is called after every round, once its checkpoint is written, with a `RoundEnd`: round,
+            metrics, state and the history so far. If it returns True, this was the last round.
 
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)
@@ -212,6 +229,7 @@ def simulate(
     History(FedLap(delta=1.0, rho=by_share), 5 rounds, accuracy ..., NLL ...)
     """
     divergence.check_way(on_divergence)
+    check_on_round(on_round)
     if checkpoint is not None and jax.process_count() > 1:
         raise ConfigError("a checkpoint is of one process, and this run has several: leave it out")
     run = Simulation.of(
@@ -228,7 +246,11 @@ def simulate(
         scratch=scratch,
         watch=watch,
     )
-    history = deque(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)), maxlen=1).pop()
+    begun = load_begun(run, checkpoint, resume)
+    done = 0 if begun is None else begun[0].round
+    under_way = histories(run, rounds, checkpoint, begun)
+    del begun  # see `progress`
+    history = deque(watched_by(on_round, under_way, done), maxlen=1).pop()
     if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
     return history
