@@ -24,6 +24,8 @@ HYPER = {
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
 }
 
+NEEDED = {"optimiser": {"optimiser": "adamw", "learning_rate": 0.01}}  # what a solver has no default for
+
 TRACES = []
 
 
