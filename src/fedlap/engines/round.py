@@ -64,7 +64,7 @@ def client_round(
 ) -> ClientState:
     """Lines 1 and 2 of an algorithm on one client, which knows of the server's state what is broadcast."""
     algorithm = setup.method.algorithm
-    k, minibatch = parties.client(setup, shard, moment)
+    k, minibatch = parties.client(setup, shard, moment, batches.steps)
 
     def solve(objective: Callable[..., Any], start: Tree, state: Tree) -> tuple[Tree, Tree]:
         problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
@@ -102,6 +102,7 @@ def initial(setup: "Setup") -> State:
     k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
     broadcast = algorithm.broadcast(g)
     q, variable = answered(lambda argmin: _update(algorithm, broadcast, t, k, argmin), _stay, ())
+    jax.eval_shape(lambda: algorithm.factor_update(broadcast, t, q, k))  # what cannot be asked for is said before a run
     return State(0, g, start, ClientState(t, setup.method.solver.init(variable), algorithm.contribution(t, q, k)))
 
 
