@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.algorithms import (
         BCM,
         PVI,
+        SCAFFOLD,
         FedADMM,
         FedAvg,
         FedDyn,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
         FedLapCov,
         FedLapCovFunc,
         FedLapFunc,
+        FedNova,
+        FedOpt,
         FedProx,
     )
     from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
@@ -49,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BCM",
     "PVI",
+    "SCAFFOLD",
     "Algorithm",
     "ConfigError",
     "CoxFit",
@@ -66,6 +70,8 @@ __all__ = [
     "FedLapCov",
     "FedLapCovFunc",
     "FedLapFunc",
+    "FedNova",
+    "FedOpt",
     "FedProx",
     "Federation",
     "FedlapError",
@@ -119,7 +125,8 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
+    "algorithms": "BCM PVI SCAFFOLD FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedNova FedOpt "
+    "FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",

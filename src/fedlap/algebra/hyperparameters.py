@@ -15,6 +15,7 @@ from fedlap.domains import (
     TRUTH,
     WHOLE,
     Domain,
+    choice,
     domains_of,
     optional,
     parameters,
@@ -32,6 +33,8 @@ DOMAINS = {
     "truth": TRUTH,
     "structure": STRUCTURE,
 }
+
+__all__ = ["DOMAINS", "check", "choice", "hyper", "hyperparameters", "options"]
 
 Class = TypeVar("Class", bound=type)
 
