@@ -16,6 +16,9 @@ HYPER = {
     "fedprox": {"alpha": 0.3},
     "fedadmm": {"alpha": 0.3},
     "feddyn": {"alpha": 0.3, "weight_decay": 0.1},
+    "scaffold": {"server_rate": 0.9},
+    "fednova": {},
+    "fedopt": {"learning_rate": 0.05, "tau": 0.02},
     "bcm": {"delta": 0.7},
     "pvi": {"delta": 0.7, "rho": 0.4, "samples": 3},
     "fedlap": {"delta": 0.7, "rho": 0.4},
@@ -23,6 +26,10 @@ HYPER = {
     "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
 }
+
+# These begin where the network does; the others at the mean of their prior, zero.
+PRIORLESS = ("fedavg", "fedprox", "fedadmm", "feddyn", "scaffold", "fednova", "fedopt")
+NEEDED = {"optimiser": {"optimiser": "adamw", "learning_rate": 0.01}}  # what a solver has no default for
 
 TRACES = []
 

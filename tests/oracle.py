@@ -1,4 +1,4 @@
-"""All ten algorithms again, in slow NumPy, from the paper's equations: nothing here is shared with the library.
+"""All algorithms again, in slow NumPy, from the paper's equations: nothing here is shared with the library.
 
 Straight loops over rounds and clients, flat weights, exact inner solves. A federation is a list of `Points`, one for
 each client, and a loss is `softmax` or `squared`: both are, for a point of mass m and target t with outputs f = Wx,
@@ -9,7 +9,8 @@ so that a label is the target e_y, a soft label ŷ the target mŷ, and ∇A(f) t
 features] read row by row, which is the order of `fedlap.logistic()`.
 
 Every algorithm takes `drawn`, the clients of each round (a list of lists), and yields a `Round` for each. Those without
-a prior take `start` too, the w_g that they begin with; the others begin with the prior's mean, zero.
+a prior take `start` too, the w_g that they begin with; the others begin with the prior's mean, zero. Those who count
+their steps take `local` instead of exact inner solves: what SGD does on the minibatches of each round and client.
 """
 
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Round(NamedTuple):
     V: list | None = None
     y: dict | None = None  # the soft labels of each client that has spoken, on its own memory
     precision: np.ndarray | None = None  # of q_g at w_g, where that is more than S
+    c: list | None = None  # SCAFFOLD's control variates
 
 
 def labelled(x, labels, classes):
@@ -239,6 +241,92 @@ def feddyn(loss, clients, drawn, start, alpha, weight_decay=0.0):
         yield Round(w_g, v=list(v))
 
 
+class Local(NamedTuple):
+    """SGD with heavy-ball momentum; `batches[round][k]` are row numbers of client k, an array for each of its steps."""
+
+    batches: list
+    rate: float
+    momentum: float = 0.0
+
+    def descend(self, loss, data, round, k, start, extra):
+        """w after the steps of one client in one round, on its mean loss and a further gradient `extra(w)`."""
+        w, u = start, np.zeros_like(start)
+        for rows in self.batches[round][k]:
+            some = Points(data.x[rows], data.mass[rows], data.targets[rows])
+            u = self.momentum * u + loss.gradient(some, w) / some.n + extra(w)
+            w = w - self.rate * u
+        return w
+
+    def coefficients(self, round, k, pull=0.0):
+        """a_k: by how much the gradient of each step has moved w at the end, in units of the rate.
+
+        Step by step, as matrices over the gradients of all steps: u_i and the way so far are linear in them.
+        """
+        steps = len(self.batches[round][k])
+        u, way = np.zeros(steps), np.zeros(steps)
+        for i in range(steps):
+            u = self.momentum * u + np.eye(steps)[i] - self.rate * pull * way
+            way = way + u
+        return way
+
+
+def scaffold(loss, clients, drawn, start, local, control="gradient", server_rate=1.0):
+    """Karimireddy et al. (2020), algorithm 1, with clients weighed by N_k, as their appendix allows.
+
+    Their server keeps c by the changes of the clients drawn, and so does this one: c ← c + Σ_drawn (N_k/N) Δc_k.
+    """
+    N, w_g, c = sum(client.n for client in clients), start, np.zeros_like(start)
+    own = [np.zeros_like(start) for _ in clients]
+    for round, active in enumerate(drawn):
+        change, total = np.zeros_like(start), sum(clients[k].n for k in active)
+        moved = np.zeros_like(start)
+        for k in active:
+            correction = -own[k] + c
+            w_k = local.descend(loss, clients[k], round, k, w_g, lambda w, correction=correction: correction)
+            if control == "gradient":
+                new = loss.gradient(clients[k], w_g) / clients[k].n
+            else:
+                new = own[k] - c + (w_g - w_k) / (local.rate * local.coefficients(round, k).sum())
+            change = change + clients[k].n / N * (new - own[k])
+            moved = moved + clients[k].n / total * (w_k - w_g)
+            own[k] = new
+        w_g, c = w_g + server_rate * moved, c + change
+        yield Round(w_g, c=list(own))
+
+
+def fednova(loss, clients, drawn, start, local, alpha=0.0):
+    """Wang et al. (2020), eq. (10) and sec. 4: τ_eff = Σ p_k ‖a_k‖₁, and gradients that are normalised by ‖a_k‖₁."""
+    w_g = start
+    for round, active in enumerate(drawn):
+        p = {k: clients[k].n / sum(clients[j].n for j in active) for k in active}
+        a = {k: np.abs(local.coefficients(round, k, alpha)).sum() for k in active}
+        direction = np.zeros_like(w_g)
+        for k in active:
+            near = lambda w, centre=w_g: alpha * (w - centre)
+            w_k = local.descend(loss, clients[k], round, k, w_g, near)
+            direction = direction + p[k] * (w_g - w_k) / (local.rate * a[k])
+        w_g = w_g - local.rate * sum(p[k] * a[k] for k in active) * direction
+        yield Round(w_g)
+
+
+def fedopt(loss, clients, drawn, start, local, rule, learning_rate, beta1=0.9, beta2=0.99, tau=1e-3):
+    """Reddi et al. (2021), algorithm 2, number by number; the average is weighted by N_k, as in their experiments."""
+    w_g, m, v = start.copy(), np.zeros_like(start), np.full_like(start, tau**2)
+    for round, active in enumerate(drawn):
+        w = {k: local.descend(loss, clients[k], round, k, w_g, lambda w: 0.0) for k in active}
+        delta = sum(clients[k].n * (w[k] - w_g) for k in active) / sum(clients[k].n for k in active)
+        for i, d in enumerate(delta):
+            m[i] = beta1 * m[i] + (1 - beta1) * d
+            if rule == "adagrad":
+                v[i] = v[i] + d**2
+            elif rule == "yogi":
+                v[i] = v[i] - (1 - beta2) * d**2 * np.sign(v[i] - d**2)
+            else:
+                v[i] = beta2 * v[i] + (1 - beta2) * d**2
+        w_g = w_g + learning_rate * m / (np.sqrt(v) + tau)
+        yield Round(w_g)
+
+
 def bcm(loss, clients, drawn, delta, covariance):
     """Eq. (3) with Laplace's p_k: one round."""
     P = size(clients)
@@ -395,6 +483,9 @@ ALGORITHMS = {
     "fedprox": fedprox,
     "fedadmm": fedadmm,
     "feddyn": feddyn,
+    "scaffold": scaffold,
+    "fednova": fednova,
+    "fedopt": fedopt,
     "bcm": bcm,
     "pvi": pvi,
     "fedlap": fedlap,

@@ -38,7 +38,7 @@ ROOMS = {
     "machine": "files stopping",
     "algebra": "arrays errors checks domains",
     "algorithms": "registry algebra",
-    "solvers": "arrays errors registry algebra algorithms",
+    "solvers": "arrays errors registry domains algebra algorithms",
     "data": "errors checks registry sheets domains files",
     "regression": "errors checks files data",
     "models": "arrays errors checks registry domains data",

@@ -19,7 +19,7 @@ from fedlap.engines.parties import Moment
 from fedlap.engines.sequential import run_client, run_server
 from fedlap.models.likelihood import Categorical
 from fedlap.models.network import Dense, Flatten, Network
-from methods import HYPER, TRACES, after, build, finish, simulation
+from methods import HYPER, PRIORLESS, TRACES, after, build, finish, simulation
 
 # Where the moments of Adam are kept too: what is optimised is a vector, a Gaussian, or either of them with a memory.
 KEPT = ("fedlap", "pvi", "fedlap_cov_func")
@@ -249,7 +249,7 @@ def test_the_server_line_holds_before_the_first_round(name):
     before, nobody_moved = state.server, (jax.tree.map(lambda leaf: leaf[0], state.clients.contribution),) * 3
     after = run_server(run.setup, before, nobody_moved, np.ones(3))
     np.testing.assert_allclose(flat(after.w), flat(before.w), atol=1e-15)
-    assert np.array_equal(flat(before.w), flat(state.start)) == (name in ("fedavg", "fedprox", "fedadmm", "feddyn"))
+    assert np.array_equal(flat(before.w), flat(state.start)) == (name in PRIORLESS)
 
 
 @everyone

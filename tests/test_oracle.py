@@ -16,6 +16,7 @@ from drawn import FOUR, THREE, SigmaPoints, Squared, federation, memory, points
 from fedlap.algorithms import ALGORITHMS
 from fedlap.models.likelihood import categorical
 from fedlap.models.network import Dense, Flatten, Network
+from methods import PRIORLESS
 
 ROUNDS = 20
 TOLERANCE = 1e-9  # relative; 1e-14 is usual, and twenty rounds may stretch it
@@ -28,6 +29,10 @@ NUMBERS = {
     "delta": st.floats(0.3, 10.0),
     "tau": st.floats(0.0, 2.0),
     "rho": st.floats(0.05, 0.4),
+    "server_rate": st.floats(0.5, 1.2),
+    "learning_rate": st.floats(0.01, 0.3),
+    "beta1": st.floats(0.0, 0.9),
+    "beta2": st.floats(0.5, 0.99),
 }
 
 
@@ -39,6 +44,7 @@ class Case(NamedTuple):
     loss: str = "softmax"
     fixed: dict = {}
     drawn: tuple = ()  # the hyper-parameters that are numbers
+    solver: dict | None = None  # of SGD, whose steps count; None for exact argmins
 
     def __repr__(self):
         words = [self.name, f"{self.shape.clients}-clients", self.loss, *map(str, self.fixed.values())]
@@ -51,6 +57,13 @@ CASES = [
     Case("fedadmm", drawn=("alpha",)),
     Case("fedadmm", FOUR, "squared", drawn=("alpha",)),
     Case("feddyn", drawn=("alpha", "weight_decay")),
+    Case("scaffold", fixed={"control": "gradient"}, drawn=("server_rate",), solver={}),
+    Case("scaffold", fixed={"control": "steps"}, solver={"momentum": 0.5}),
+    Case("fednova", solver={"momentum": 0.5}),
+    Case("fednova", FOUR, "squared", drawn=("alpha",), solver={"momentum": 0.0}),
+    Case("fedopt", fixed={"rule": "adam", "tau": 0.02}, drawn=("learning_rate", "beta1", "beta2"), solver={}),
+    Case("fedopt", fixed={"rule": "yogi", "tau": 0.02}, drawn=("learning_rate", "beta1", "beta2"), solver={}),
+    Case("fedopt", fixed={"rule": "adagrad", "tau": 0.02}, drawn=("learning_rate", "beta1"), solver={}),
     Case("bcm", fixed={"covariance": "diagonal"}, drawn=("delta",)),
     Case("bcm", FOUR, "squared", fixed={"covariance": "full"}, drawn=("delta",)),
     Case("pvi", THREE, "squared", drawn=("delta", "rho")),
@@ -74,7 +87,23 @@ def build(case, numbers):
     return ALGORITHMS[case.name](**hyper)
 
 
-PRIORLESS = ("fedavg", "fedprox", "fedadmm", "feddyn")  # these begin where the network does, the others at zero
+RATE = 0.05
+
+
+def solver(case):
+    if case.solver is not None:
+        return fedlap.sgd(learning_rate=RATE, epochs=2, batch=5, **case.solver)
+    return SigmaPoints() if case.name == "pvi" else fedlap.newton()
+
+
+def batches(run, round):
+    """By client, the rows of each of its steps as the oracle counts them: within the client's own."""
+    plan, own = run.plan(round), run.federation.rows
+    within = lambda k, rows: np.flatnonzero(rows[rows >= 0][:, None] == own[k]) % len(own[k])
+    taken = zip(np.flatnonzero(plan.drawn).tolist(), plan.batches.rows, plan.batches.steps, strict=True)
+    return {k: [within(k, rows) for rows in steps[:count]] for k, steps, count in taken}
+
+
 NETWORK = Network((Flatten(), Dense(bias=False)))  # as `logistic()`, from weights that are not zero
 
 
@@ -86,7 +115,7 @@ def compare(case, federation, numbers, participation=1.0, seed=0):
         federation,
         NETWORK,
         seed=seed,
-        solver=SigmaPoints() if case.name == "pvi" else fedlap.newton(),
+        solver=solver(case),
         server_solver=fedlap.newton(),
         likelihood=likelihood,
         participation=participation,
@@ -99,6 +128,8 @@ def compare(case, federation, numbers, participation=1.0, seed=0):
     assert np.abs(flat(state.start)).min() > 0
     if case.name in PRIORLESS:
         extra["start"] = flat(state.start)
+    if case.solver is not None:
+        extra["local"] = oracle.Local([batches(run, r) for r in range(rounds)], RATE, **case.solver)
     for wanted in oracle.ALGORITHMS[case.name](loss, points(federation), drawn, **case.fixed, **numbers, **extra):
         state = run.step(state)
         errors = distances(state, wanted)
@@ -124,6 +155,8 @@ def distances(state, wanted):
         found["v"] = distance(flat(factor.v), np.stack(wanted.v))
     if wanted.V is not None:
         found["V"] = distance(dense(factor.V), np.stack(wanted.V))
+    if wanted.c is not None:
+        found["c"] = distance(flat(factor.c), np.stack(wanted.c))
     for k, labels in (wanted.y or {}).items():
         found[f"y[{k}]"] = distance(np.asarray(factor.y.targets)[k, : labels.n], labels.targets)
     return found

@@ -22,6 +22,7 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import DampedFactor, Gaussian, Laplace
 from fedlap.engines.round import server_round
 from fedlap.models.network import Dense, Flatten, Network
+from methods import PRIORLESS
 from oracle import energy, line, softmax, square, squared
 
 
@@ -329,6 +330,8 @@ def test_a_site_keeps_its_sign_in_single_precision():
         (fedlap.FedProx(alpha=1.0), {"w": 6, "n": 1}),
         (fedlap.FedADMM(alpha=1.0), {"w": 6}),
         (fedlap.FedDyn(alpha=1.0), {"w": 6}),
+        (fedlap.SCAFFOLD(), {"w": 6, "c": 6, "share": 1}),
+        (fedlap.FedOpt(learning_rate=1.0), {"w": 6, "n": 1}),
         (fedlap.FedLap(delta=1.0), {"v": 6}),
         (fedlap.BCM(delta=1.0), {"v": 6, "V": 6}),
         (fedlap.PVI(delta=1.0), {"v": 6, "V": 6, "reached": 1}),
@@ -350,7 +353,7 @@ def test_communication_is_P_2P_and_P_plus_C_squared(method, numbers):
     assert {name: size(part) for name, part in sent._asdict().items()} == numbers
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"fedavg", "fedprox", "fedadmm", "feddyn"}))
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - set(PRIORLESS)))
 def test_the_prior_is_a_fixed_point_of_the_server_line(name):
     """Nobody has said anything, so the prior stays: N(0, I/δ), and not the network's initial weights."""
     scattered = Network((Flatten(), Dense(bias=False)))

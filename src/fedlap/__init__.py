@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.algorithms import (
         BCM,
         PVI,
+        SCAFFOLD,
         FedADMM,
         FedAvg,
         FedDyn,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
         FedLapCov,
         FedLapCovFunc,
         FedLapFunc,
+        FedNova,
+        FedOpt,
         FedProx,
     )
     from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
@@ -46,13 +49,14 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
     from fedlap.run.watching import RoundEnd
-    from fedlap.solvers import adam, annealed, descent, lbfgs, newton
+    from fedlap.solvers import adam, annealed, descent, lbfgs, newton, optimiser, sgd
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BCM",
     "PVI",
+    "SCAFFOLD",
     "Algorithm",
     "Categorical",
     "ConfigError",
@@ -71,6 +75,8 @@ __all__ = [
     "FedLapCov",
     "FedLapCovFunc",
     "FedLapFunc",
+    "FedNova",
+    "FedOpt",
     "FedProx",
     "Federation",
     "FedlapError",
@@ -110,7 +116,9 @@ __all__ = [
     "natural",
     "newton",
     "normal",
+    "optimiser",
     "optional",
+    "sgd",
     "simulate",
     "simulate_grid",
     "square",
@@ -125,7 +133,8 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
+    "algorithms": "BCM PVI SCAFFOLD FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedNova FedOpt "
+    "FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",
@@ -141,7 +150,7 @@ _HOMES = {
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
     "run.watching": "RoundEnd",
-    "solvers": "adam annealed descent lbfgs newton",
+    "solvers": "adam annealed descent lbfgs newton optimiser sgd",
 }
 
 if not TYPE_CHECKING:

@@ -8,12 +8,14 @@ from fedlap.algebra.pytrees import is_traced, register
 from fedlap.checks import known_keywords
 from fedlap.domains import (
     COUNT,
+    FRACTION,
     NONNEGATIVE,
     POSITIVE,
     STRUCTURE,
     TRUTH,
     WHOLE,
     Domain,
+    choice,
     domains_of,
     optional,
     parameters,
@@ -23,6 +25,7 @@ from fedlap.errors import ConfigError, unknown
 DOMAINS = {
     "positive": POSITIVE,
     "nonnegative": NONNEGATIVE,
+    "fraction": FRACTION,
     "damping": DAMPING,
     "count": COUNT,
     "whole": WHOLE,
@@ -30,6 +33,8 @@ DOMAINS = {
     "truth": TRUTH,
     "structure": STRUCTURE,
 }
+
+__all__ = ["DOMAINS", "check", "choice", "hyper", "hyperparameters", "options"]
 
 Class = TypeVar("Class", bound=type)
 

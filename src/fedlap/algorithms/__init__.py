@@ -6,6 +6,9 @@
 | `fedprox`         | ½α‖w−w_g‖² (mean loss)             | none    | none           | w_k, N_k     | average        |
 | `fedadmm`         | vᵀw + ½α‖w−w_g‖² (mean loss)       | v       | v + α(w_k−w_g) | w_k + v/α    | mean           |
 | `feddyn`          | the same with α_k, + ½λ‖w‖²        | v       | v + α_k(w_k−w_g)| w_k         | mean + history |
+| `scaffold`        | (c − c_k)ᵀw (mean loss)            | c_k     | ∇ℓ̄_k(w_g)      | w_k, c_k, N_k| average, Σ c_k |
+| `fednova`         | ½α‖w−w_g‖² (mean loss)             | none    | none           | d_k, a_k, N_k| (Σ pa) Σ pd    |
+| `fedopt`          | nothing (mean loss)                | none    | none           | w_k, N_k     | Adam, Yogi, …  |
 | `bcm`             | ½δ‖w‖²                             | (v, V)  | p_k / p_0      | t            | p_0 Π t        |
 | `pvi`             | E_q[log t] + KL(q‖q_g)             | (v, V)  | t + ρ(q_k−q_g) | t            | p_0 + Σ t      |
 | `fedlap`          | δvᵀw + ½δ‖w−w_g‖²                  | v       | v + ρ(w_k−w_g) | v            | Σ v            |
@@ -28,8 +31,11 @@ from fedlap.algorithms.fedlap import FedLap
 from fedlap.algorithms.fedlap_cov import FedLapCov
 from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
 from fedlap.algorithms.fedlap_func import FedLapFunc
+from fedlap.algorithms.fednova import FedNova
+from fedlap.algorithms.fedopt import FedOpt
 from fedlap.algorithms.fedprox import FedProx
 from fedlap.algorithms.pvi import PVI
+from fedlap.algorithms.scaffold import SCAFFOLD
 from fedlap.registry import Registry
 
 _OWN = {
@@ -37,6 +43,9 @@ _OWN = {
     "fedprox": FedProx,
     "fedadmm": FedADMM,
     "feddyn": FedDyn,
+    "scaffold": SCAFFOLD,
+    "fednova": FedNova,
+    "fedopt": FedOpt,
     "bcm": BCM,
     "pvi": PVI,
     "fedlap": FedLap,

@@ -14,7 +14,7 @@ symbol. `g.w` is w_g, `q.S` is S_k, `t.v` is v_k, `k.loss(w)` is ℓ_k(w), `k.n`
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from fedlap.algebra.hyperparameters import hyperparameters
 from fedlap.algebra.soft_labels import SoftLabels
@@ -86,6 +86,16 @@ class DampedFactor(NamedTuple):
     reached: Any
 
 
+class Pace(Protocol):
+    """What a local solver can say of its steps; what it cannot is a ConfigError."""
+
+    @property
+    def steps(self) -> Any: ...
+    @property
+    def rate(self) -> Any: ...
+    def effective_steps(self, pull: Any) -> Any: ...
+
+
 class Client(NamedTuple):
     """All that an algorithm may ask of client k. Inside an objective it is a minibatch of k."""
 
@@ -95,6 +105,7 @@ class Client(NamedTuple):
     round: Any  # 0, 1, …
     start: Vector  # where the local optimiser begins: the network's init, then w_g
     loss: Callable[[Vector], Any]  # ℓ_k(w), a sum over the data, never a mean
+    gradient: Callable[[Vector], Vector]  # ∇ℓ_k(w), of all data, also inside an objective
     hessian: Callable[[Vector, str], Any]  # H_k(w), "diagonal" or "full"
     memory_hessian: Callable[[Vector, str], Any]  # the same, of Σ_i τ_i ℓ(ŷ_i, w) over k's memory points
     soften: Callable[[Vector], SoftLabels]  # ŷ_k: predictions of w on k's memory points
@@ -102,7 +113,26 @@ class Client(NamedTuple):
     everyone: Callable[[Vector, Any], SoftLabels]  # ŷ_g: predictions of w on all memory points
     distil: Callable[[Vector, SoftLabels], Any]  # Σ_i τ_i ℓ(ŷ_i, w)
     noise: Callable[[int, Vector], Vector]  # ε ~ N(0, I), so many draws shaped as a vector
+    key: Any  # of jax.random, for all else that an algorithm draws: a new one each round, and each step of an objective
     argmin: Callable[[Callable[[Any, "Client"], Any], Any], Any]
+    pace: "Pace"
+
+    @property
+    def steps(self) -> Any:
+        """How many steps the local solver takes in this round."""
+        return self.pace.steps
+
+    @property
+    def rate(self) -> Any:
+        """η, where a step of the local solver is along the gradient of the objective, at the scale of a mean loss."""
+        return self.pace.rate
+
+    def effective_steps(self, pull: Any = None) -> Any:
+        """‖a_k‖₁: how many plain steps all of the solver's are together, as momentum makes them longer.
+
+        With ½ pull ‖w − w_g‖² in the objective, later steps undo some of the earlier.
+        """
+        return self.pace.effective_steps(pull)
 
 
 class Received(NamedTuple):

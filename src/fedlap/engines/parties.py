@@ -17,8 +17,9 @@ from fedlap.algebra.soft_labels import Distilled, Memory, SoftLabels, weigh
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client, Server
 from fedlap.arrays import Array, Key, Number, Tree
+from fedlap.engines.pace import SolverPace
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import Curvature, Examples, GaussNewton
+from fedlap.models.curvature import Curvature, Examples, GaussNewton, gradient
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
 from fedlap.models.narrow import narrow
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 MEMORY_BATCH = 32
 # Uses of a step's key beside the memory's, which draws from the key itself: with one key for all, PVI's noise and the
 # network's dropout were the same bits. Far from zero, because a key that is split gives those of 0, 1, 2 ….
-DROPOUT, NOISE = 1_000_001, 1_000_002
+DROPOUT, NOISE, OWN = 1_000_001, 1_000_002, 1_000_003
 
 Distil = Callable[[Vector, SoftLabels], Array]  # Σ_i τ_i ℓ(ŷ_i, w)
 
@@ -88,7 +89,9 @@ class Moment(NamedTuple):
     key: Key
 
 
-def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callable[[Array, Number], Client]]:
+def client(
+    setup: "Setup", shard: Shard, moment: Moment, steps: Number = 1
+) -> tuple[Client, Callable[[Array, Number], Client]]:
     """Client k for one round, all of its data, and `minibatch(rows, step)`: the same client seen through these rows.
 
     Where padding reads a row, it is one of the client's own: zero times another's infinity would not be zero.
@@ -102,7 +105,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
 
     def minibatch(rows: Array, step: Number) -> Client:
         step_key = jax.random.fold_in(key, step)
-        dropout, noise = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE))
+        dropout, noise, own = (jax.random.fold_in(step_key, use) for use in (DROPOUT, NOISE, OWN))
         return whole._replace(
             loss=_loss(
                 task,
@@ -114,6 +117,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
             ),
             distil=sampled_distillation(task, pool.memory, pool.points, step_key),
             noise=standard_normal(noise),
+            key=own,
         )
 
     data = Examples(pool.inputs, pool.labels, client_rows, real.astype(shard.share.dtype), real.sum(), key)
@@ -125,6 +129,7 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
         round=moment.round,
         start=moment.start,
         loss=_loss(task, pool, client_rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
+        gradient=lambda w: Vector(gradient(task.model, task.likelihood, w.tree, data)),
         hessian=lambda w, structure: _curvature(task, task.curvature, w, structure, data),
         memory_hessian=lambda w, structure: _memory_curvature(task, w, structure, points),
         soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[places])),
@@ -132,7 +137,9 @@ def client(setup: "Setup", shard: Shard, moment: Moment) -> tuple[Client, Callab
         everyone=lambda w, mass: weigh(mass, _predict(task, w, pool.memory)),
         distil=distillation(task, pool.memory),
         noise=standard_normal(key),
+        key=jax.random.fold_in(key, OWN),
         argmin=_no_argmin,
+        pace=SolverPace(setup.method.algorithm, setup.method.solver, jnp.asarray(steps, jnp.int32)),
     )
     return whole, minibatch
 

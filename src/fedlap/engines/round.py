@@ -65,7 +65,7 @@ def client_round(
 ) -> ClientState:
     """Lines 1 and 2 of an algorithm on one client, which knows of the server's state what is broadcast."""
     algorithm = setup.method.algorithm
-    k, minibatch = parties.client(setup, shard, moment)
+    k, minibatch = parties.client(setup, shard, moment, batches.steps)
 
     def solve(objective: Callable[..., Any], start: Tree, state: Tree) -> tuple[Tree, Tree]:
         problem = Problem(objective, start, k, minibatch, *batches, mean_loss=algorithm.mean_loss)
@@ -109,6 +109,7 @@ def _unmoved(setup: "Setup", server: Any, factor: Tree, start: Vector, place: An
     k, _ = parties.client(setup, shard, parties.Moment(0, start, setup.key))
     broadcast = algorithm.broadcast(server)
     q, variable = answered(lambda argmin: _update(algorithm, broadcast, factor, k, argmin), _stay, ())
+    jax.eval_shape(lambda: algorithm.factor_update(broadcast, factor, q, k))  # what cannot be asked for is said at once
     return ClientState(factor, setup.method.solver.init(variable), algorithm.contribution(factor, q, k))
 
 

@@ -23,6 +23,7 @@ from fedlap.models.network import Network, Weighted, sum_of_squares
 # cannot, and their bound only keeps the memory in hand.
 PASSED = 1_000_000
 HELD = 4_000_000
+BACKWARD = 256  # examples whose gradient is taken at once
 
 Factor = Callable[[Array, Key], Array]  # (outputs, key) → the columns F of each example, [n, C, columns]
 
@@ -106,6 +107,18 @@ class ExactHessian:
 
         chunk = lambda: HELD // flat.size
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, examples)
+
+
+def gradient(model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree:
+    """Σ_i ω_i ∇ℓ(f(x_i; w), y_i), shaped as the parameters; read in chunks as curvature is."""
+
+    def loss(params, rows, weights):
+        return weights @ likelihood.loss(model.apply(params, examples.inputs[rows]), examples.labels[rows])
+
+    def term(rows, weights, key):
+        return jax.grad(loss)(params, rows, weights)
+
+    return _sum(term, jax.tree.map(jnp.zeros_like, params), lambda: BACKWARD, examples)
 
 
 def _by_layer(network: Any, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
