@@ -22,6 +22,7 @@ HYPER = {
     "fedlap_cov": {"delta": 0.7, "rho": 0.4},
     "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
+    "bayes_admm": {"delta": 0.7, "rho": 1.3, "gamma": 0.4, "tau": 0.6, "samples": 3},
 }
 
 TRACES = []

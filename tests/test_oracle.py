@@ -28,6 +28,7 @@ NUMBERS = {
     "delta": st.floats(0.3, 10.0),
     "tau": st.floats(0.0, 2.0),
     "rho": st.floats(0.05, 0.4),
+    "gamma": st.floats(0.05, 0.4),
 }
 
 
@@ -64,6 +65,9 @@ CASES = [
     Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
+    Case("bayes_admm", fixed={"rho": 1.2, "tau": 0.5, "alpha": 0.7}, drawn=("delta", "gamma")),
+    Case("bayes_admm", FOUR, fixed={"rho": 1.0, "gamma": "by_share", "tau": 2.0, "covariance": "full"}, drawn=("delta",)),
+    Case("bayes_admm", THREE, "squared", fixed={"rho": 1.3, "tau": 0.8, "samples": 12}, drawn=("delta", "gamma")),
 ]
 
 
@@ -81,12 +85,13 @@ NETWORK = Network((Flatten(), Dense(bias=False)))  # as `logistic()`, from weigh
 def compare(case, federation, numbers, participation=1.0, seed=0):
     """The largest distance over rounds and over all that the two leave behind."""
     loss, likelihood = LOSSES[case.loss]
+    algorithm = build(case, numbers)
     run = fedlap.Simulation.of(
-        build(case, numbers),
+        algorithm,
         federation,
         NETWORK,
         seed=seed,
-        solver=SigmaPoints() if case.name == "pvi" else fedlap.newton(),
+        solver=SigmaPoints() if getattr(algorithm, "samples", 0) else fedlap.newton(),
         server_solver=fedlap.newton(),
         likelihood=likelihood,
         participation=participation,

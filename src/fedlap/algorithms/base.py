@@ -64,6 +64,14 @@ class DampedGaussian(NamedTuple):
     ahead: Any  # the server's own
 
 
+class PartialGaussian(NamedTuple):
+    """N(w, S⁻¹), and the part that S has by now of the curvatures that it moves to."""
+
+    w: Vector
+    S: Any
+    reached: Any
+
+
 class Laplace(NamedTuple):
     """A client's minimum w and the curvature H of its loss there."""
 
