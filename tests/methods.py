@@ -25,6 +25,8 @@ HYPER = {
     "bayes_admm": {"delta": 0.7, "rho": 1.3, "gamma": 0.4, "tau": 0.6, "samples": 3},
 }
 
+NEEDED = {"optimiser": {"optimiser": "adamw", "learning_rate": 0.01}}  # what a solver has no default for
+
 TRACES = []
 
 

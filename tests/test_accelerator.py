@@ -18,7 +18,7 @@ from fedlap.engines import evaluate, vectorised
 from fedlap.engines.round import initial
 from fedlap.models.likelihood import Categorical
 from fedlap.solvers import SOLVERS
-from methods import build, simulation
+from methods import NEEDED, build, simulation
 
 OURS = r"cu[a-z]*_|__cu|Sharding$"  # CUDA's own libraries (cuSOLVER, cuBLAS, threefry's kernel), and no call at all
 PATCHES = r"[<x]27x"  # 3 x 3 pixels of three channels, in rows or in columns
@@ -66,7 +66,7 @@ def test_a_network(name):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_round_with_every_solver(solver):
-    assert not foreign(of_round(simulation("fedlap", solver=SOLVERS[solver]())))
+    assert not foreign(of_round(simulation("fedlap", solver=SOLVERS[solver](**NEEDED.get(solver, {})))))
 
 
 def test_a_full_covariance():

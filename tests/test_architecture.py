@@ -36,7 +36,7 @@ ROOMS = {
     "machine": "files stopping",
     "algebra": "arrays errors checks domains",
     "algorithms": "algebra",
-    "solvers": "arrays errors algebra algorithms",
+    "solvers": "arrays errors domains algebra algorithms",
     "data": "errors checks domains files",
     "regression": "errors checks files data",
     "models": "arrays errors checks domains data",

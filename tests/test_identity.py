@@ -32,7 +32,7 @@ from fedlap.solvers import SERVER_SOLVERS, SOLVERS
 from fedlap.study import model as fitted
 from fedlap.study.agreement import contract, sections
 from fedlap.study.table import columns
-from methods import HYPER, eventful, finish
+from methods import HYPER, NEEDED, eventful, finish
 from reproduction.rows import HERE
 from studies import study
 from study_models import SETTINGS, save_model, weights
@@ -100,7 +100,7 @@ def choosing(section, name, **more):
     elif section == "train":
         table["train"] |= more
     else:
-        table[section] = {"name": name, **more}
+        table[section] = {"name": name, **NEEDED.get(name, {}), **more}
     return table
 
 
@@ -298,6 +298,8 @@ DEFAULTS = {
     "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
     "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
+    "solver sgd": "epochs=5, batch=32, learning_rate=0.01, momentum=0.0, clip=None",
+    "solver optimiser": "optimiser, learning_rate, epochs=5, batch=32, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",
     "solver annealed": "steps=200, learning_rate=0.003",

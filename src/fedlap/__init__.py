@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.run.grid import simulate_grid
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
-    from fedlap.solvers import adam, annealed, descent, lbfgs, newton
+    from fedlap.solvers import adam, annealed, descent, lbfgs, newton, optimiser, sgd
 
 __version__ = "0.1.0"
 
@@ -102,7 +102,9 @@ __all__ = [
     "natural",
     "newton",
     "normal",
+    "optimiser",
     "optional",
+    "sgd",
     "simulate",
     "simulate_grid",
     "square",
@@ -129,7 +131,7 @@ _HOMES = {
     "run.grid": "simulate_grid",
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
-    "solvers": "adam annealed descent lbfgs newton",
+    "solvers": "adam annealed descent lbfgs newton optimiser sgd",
 }
 
 if not TYPE_CHECKING:

@@ -112,6 +112,7 @@ def whole(least: int, most: int) -> Domain:
 MOST = 1_000_000  # epochs, rounds, or rows of a batch: a run of more would never end
 POSITIVE = real("a number above 0", lambda value: value > 0)
 NONNEGATIVE = real("a number, 0 or above", lambda value: value >= 0)
+FRACTION = real("a number, 0 or above and below 1", lambda value: 0 <= value < 1)
 COUNT = Domain(f"a whole number above 0, at most {MOST:,}", lambda value: is_whole(value, least=1, most=MOST))
 WHOLE = Domain(f"a whole number, 0 or above, at most {MOST:,}", lambda value: is_whole(value, most=MOST))
 TRUTH = Domain("true or false", lambda value: isinstance(value, bool))

@@ -8,6 +8,7 @@ from fedlap.algebra.pytrees import is_traced, register
 from fedlap.checks import known_keywords
 from fedlap.domains import (
     COUNT,
+    FRACTION,
     NONNEGATIVE,
     POSITIVE,
     STRUCTURE,
@@ -23,6 +24,7 @@ from fedlap.errors import ConfigError, unknown
 DOMAINS = {
     "positive": POSITIVE,
     "nonnegative": NONNEGATIVE,
+    "fraction": FRACTION,
     "damping": DAMPING,
     "count": COUNT,
     "whole": WHOLE,

@@ -5,16 +5,21 @@ A local solver has
     schedule(rng, rows, out)   these minibatches, written to `out` [steps, batch], where −1 stands for no row
     init(variable)             what it keeps between rounds
     minimise(problem, state)   the minimiser it found, and what it keeps
-and a solver that needs no minibatches also has `solve(function, start)`, which makes it fit for the server.
+and a solver that needs no minibatches, so that its `step_count` is 0, also has `solve(function, start)`, which makes it
+fit for the server. What algorithms may ask of a solver, and not all have:
+    rate                           the step size, where a step is along the gradient
+    effective_steps(steps, pull)   how many steps of that size so many are together; None where that has no answer
 """
 
 from fedlap.solvers.adam import adam, descent
 from fedlap.solvers.annealed import annealed
 from fedlap.solvers.lbfgs import lbfgs
 from fedlap.solvers.newton import newton
+from fedlap.solvers.optimiser import NamedOptimiser, optimiser
 from fedlap.solvers.problem import Problem, ServerSolver, Solver
+from fedlap.solvers.sgd import sgd
 
-SOLVERS = {"adam": adam, "lbfgs": lbfgs, "newton": newton}
+SOLVERS = {"adam": adam, "sgd": sgd, "optimiser": NamedOptimiser, "lbfgs": lbfgs, "newton": newton}
 SERVER_SOLVERS = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
 
 __all__ = [
@@ -28,4 +33,6 @@ __all__ = [
     "descent",
     "lbfgs",
     "newton",
+    "optimiser",
+    "sgd",
 ]

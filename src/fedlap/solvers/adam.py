@@ -1,22 +1,19 @@
 """Adam on minibatches, for clients, and on a whole objective until it converges, for the server."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from fedlap.algebra.hyperparameters import hyper, hyperparameters
 from fedlap.algebra.pytrees import as_call
-from fedlap.arrays import Array, Tree
-from fedlap.solvers.loop import pick, repeat
-from fedlap.solvers.problem import Problem
+from fedlap.arrays import Array, Number, Tree
+from fedlap.solvers.minibatches import Minibatches, clipped
 
 
 @hyperparameters
-class Adam:
+class Adam(Minibatches):
     """Adam with minibatches; with `keep`, its moments and step count survive from round to round."""
 
     epochs: int = hyper("count", static=True, default=5)
@@ -27,38 +24,13 @@ class Adam:
 
     __repr__ = as_call("adam")
 
-    def step_count(self, n: int) -> int:
-        return self.epochs * -(-n // self.batch)
-
-    def schedule(self, rng: np.random.Generator, rows: np.ndarray, out: np.ndarray) -> None:
-        """Each epoch visits every row once, in its own order; the last batch may be short."""
-        epochs = out.reshape(self.epochs, -1)[:, : len(rows)]
-        epochs[:] = rows
-        rng.permuted(epochs, axis=1, out=epochs)
-
-    def init(self, variable: Tree) -> Tree:
-        return self._optimiser.init(variable) if self.keep else ()
-
-    def minimise(self, problem: Problem, state: Tree) -> tuple[Tree, Tree]:
-        optimiser, scale, objective = self._optimiser, problem.scale, problem.objective
-
-        def step(i, variable, moments):
-            client = problem.minibatch(pick(problem.rows, i), i)
-            gradient = jax.grad(lambda v: scale * objective(v, client))(variable)
-            update, moments = optimiser.update(gradient, moments)
-            return optax.apply_updates(variable, update), moments
-
-        def remembering(i, kept, nothing):
-            return step(i, *kept), nothing
-
-        if self.keep:
-            return repeat(problem.steps, remembering, (problem.start, state), ())
-        return repeat(problem.steps, step, problem.start, optimiser.init(problem.start)), ()
+    def effective_steps(self, steps: Number, pull: Number | None) -> Number | None:
+        """As many as are taken: where the gradient stays the same, each of Adam's steps is as long as its rate."""
+        return steps if pull is None else None
 
     @property
-    def _optimiser(self) -> Any:
-        clip = [] if self.clip is None else [optax.clip_by_global_norm(self.clip)]
-        return optax.chain(*clip, optax.adam(self.learning_rate))
+    def _optimiser(self) -> optax.GradientTransformation:
+        return clipped(self.clip, optax.adam(self.learning_rate))
 
 
 @hyperparameters
