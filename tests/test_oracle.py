@@ -66,7 +66,9 @@ CASES = [
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
     Case("bayes_admm", fixed={"rho": 1.2, "tau": 0.5, "alpha": 0.7}, drawn=("delta", "gamma")),
-    Case("bayes_admm", FOUR, fixed={"rho": 1.0, "gamma": "by_share", "tau": 2.0, "covariance": "full"}, drawn=("delta",)),
+    Case(
+        "bayes_admm", FOUR, fixed={"rho": 1.0, "gamma": "by_share", "tau": 2.0, "covariance": "full"}, drawn=("delta",)
+    ),
     Case("bayes_admm", THREE, "squared", fixed={"rho": 1.3, "tau": 0.8, "samples": 12}, drawn=("delta", "gamma")),
 ]
 

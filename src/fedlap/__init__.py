@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.algorithms import (
         BCM,
         PVI,
+        BayesADMM,
         FedADMM,
         FedAvg,
         FedDyn,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.run.grid import simulate_grid
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
-    from fedlap.solvers import adam, annealed, descent, lbfgs, newton, optimiser, sgd
+    from fedlap.solvers import adam, annealed, descent, ivon, lbfgs, newton, optimiser, sgd
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "BCM",
     "PVI",
     "Algorithm",
+    "BayesADMM",
     "ConfigError",
     "CoxFit",
     "DataError",
@@ -93,6 +95,7 @@ __all__ = [
     "glm",
     "homogeneous",
     "hyper",
+    "ivon",
     "label_rate",
     "lbfgs",
     "linear",
@@ -119,7 +122,7 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
+    "algorithms": "BCM PVI BayesADMM FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",
@@ -131,7 +134,7 @@ _HOMES = {
     "run.grid": "simulate_grid",
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
-    "solvers": "adam annealed descent lbfgs newton optimiser sgd",
+    "solvers": "adam annealed descent ivon lbfgs newton optimiser sgd",
 }
 
 if not TYPE_CHECKING:

@@ -94,6 +94,15 @@ class DampedFactor(NamedTuple):
     reached: Any
 
 
+class SplitFactor(NamedTuple):
+    """A DampedFactor, and the term that the server has of it where that is more: of ADMM, the local model too."""
+
+    v: Vector
+    V: Any
+    reached: Any
+    term: DampedFactor
+
+
 class Client(NamedTuple):
     """All that an algorithm may ask of client k. Inside an objective it is a minibatch of k."""
 

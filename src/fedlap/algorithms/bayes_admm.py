@@ -1,22 +1,12 @@
 """BayesADMM (Möllenhoff, Swaroop, Doshi-Velez and Khan, 2026): ADMM whose variables are Gaussians."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm, DampedFactor, Factor, PartialGaussian, algorithm
-
-
-class SplitFactor(NamedTuple):
-    """A DampedFactor, and the client's term in the server's product, t_k q_k^β."""
-
-    v: Vector
-    V: Any
-    reached: Any
-    term: DampedFactor
+from fedlap.algorithms.base import Algorithm, DampedFactor, Factor, PartialGaussian, SplitFactor, algorithm
 
 
 @algorithm
@@ -24,14 +14,14 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
     """
     q_k ← argmin_q  E_q[ℓ_k(w)]/τ + E_q[log t_k] + ρ KL(q ‖ q_g)
     t_k ← t_k (q_k / q_g)^γρ
-    q_g ← (p_0 Π_k t_k q_k^β)^α,    α = 1/(1 + ρK) unless given,  β = (1 − α)/(αK), so that β = ρ
+    q_g ← (p_0 Π_k t_k q_k^β)^α,    α = 1/(1 + ρK) unless given,  β = (1 − α)/(αK), then ρ
 
-    samples=0, the delta method: E_q is the loss at the mean, with its curvature H_k there, so that q_k has
-        w_k ← argmin_w  ℓ_k(w)/τ + v_kᵀw − ½wᵀV_k w + ½ρ‖w − w_g‖²_{S_g},   S_k = S_g + (H_k(w_k)/τ − V_k)/ρ.
-    samples=1 and more, with a diagonal covariance: by so many draws, as the paper runs it, solver=ivon(…).
-    α = ρ = τ = 1 is PVI, and with the delta method FedLap-Cov; γ is what they call ρ. ρ = 1/K and γ = 1: exact in one
-    round on quadratics. ρ below 1: where one client knows more than ρ of all, ρS_g − V_k is no precision any more,
-    and its argmin need not exist.
+    samples=0, the delta method: the loss at the mean, and its curvature there; S_k = S_g + (H_k(w_k)/τ − V_k)/ρ at
+        w_k ← argmin_w  ℓ_k(w)/τ + v_kᵀw − ½wᵀV_k w + ½ρ‖w − w_g‖²_{S_g}.
+    samples=1 or more: E_q by so many draws, of diagonal Gaussians; with solver=ivon(…) as the paper runs it.
+    α = ρ = τ = 1 is PVI, and with the delta method FedLap-Cov; γ is what they call ρ.
+    ρ = 1/K and γ = 1 with full covariances: exact in one round on quadratics. But below ρ = 1, a client that knows
+    more than the part ρ of all has ρS_g − V_k below zero: beside a loss that is not quadratic, argmin may not exist.
     """
 
     delta: float = hyper("positive")
@@ -60,7 +50,7 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
         if self.samples:
             q = k.argmin(objective, LogGaussian.of(k.start, g.S))
             return Factor(self.rho * (q.S @ q.m - g.S @ g.w), self.rho * (q.S - g.S))  # (q_k / q_g)^ρ
-        cavity = fold(self.tau * (linear(t.v) - square(t.V) / 2 + self.rho * square(g.S, around=g.w) / 2))
+        cavity = self.tau * fold(linear(t.v) - square(t.V) / 2 + self.rho / 2 * square(g.S, around=g.w))
         w = k.argmin(lambda w, k: k.loss(w) + cavity(w), k.start)
         missing = k.hessian(w, self.covariance) / self.tau - t.V
         return Factor(missing @ w + self.rho * (g.S @ (w - g.w)), missing)

@@ -13,13 +13,14 @@ fit for the server. What algorithms may ask of a solver, and not all have:
 
 from fedlap.solvers.adam import adam, descent
 from fedlap.solvers.annealed import annealed
+from fedlap.solvers.ivon import ivon
 from fedlap.solvers.lbfgs import lbfgs
 from fedlap.solvers.newton import newton
 from fedlap.solvers.optimiser import NamedOptimiser, optimiser
 from fedlap.solvers.problem import Problem, ServerSolver, Solver
 from fedlap.solvers.sgd import sgd
 
-SOLVERS = {"adam": adam, "sgd": sgd, "optimiser": NamedOptimiser, "lbfgs": lbfgs, "newton": newton}
+SOLVERS = {"adam": adam, "sgd": sgd, "optimiser": NamedOptimiser, "ivon": ivon, "lbfgs": lbfgs, "newton": newton}
 SERVER_SOLVERS = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "adam",
     "annealed",
     "descent",
+    "ivon",
     "lbfgs",
     "newton",
     "optimiser",
