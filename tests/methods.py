@@ -23,6 +23,7 @@ HYPER = {
     "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "bayes_admm": {"delta": 0.7, "rho": 1.3, "gamma": 0.4, "tau": 0.6, "samples": 3},
+    "fedep": {"delta": 0.7, "rho": 0.4, "eta": 0.8},
 }
 
 NEEDED = {"optimiser": {"optimiser": "adamw", "learning_rate": 0.01}}  # what a solver has no default for

@@ -406,6 +406,29 @@ def bayes_admm(loss, clients, drawn, delta, rho, gamma, tau, alpha=None, covaria
         yield Round(w_g, S_g, list(v), list(V))
 
 
+def fedep(loss, clients, drawn, delta, rho, eta, covariance, shared=False):
+    """Guo et al. (2023): cavity q_g/t_k, tilted moments by Laplace, t_k ← t_k (q_k/q_g)^ρ; all in natural parameters.
+
+    Shared: t is the K-th root of q_g/p_0, and those drawn speak for all. The server takes the part η of its step.
+    """
+    P, K = size(clients), len(clients)
+    eta_g, S_g = np.zeros(P), delta * np.eye(P)
+    v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]
+    for active in drawn:
+        for k in active:
+            if shared:
+                v[k], V[k] = eta_g / K, (S_g - delta * np.eye(P)) / K
+            cavity, S_cavity = eta_g - v[k], S_g - V[k]
+            mode = argmin(energy(loss, clients[k]).plus(line(-cavity), square(S_cavity)), np.linalg.solve(S_g, eta_g))
+            S_tilted = S_cavity + structured(loss.hessian(clients[k], mode), covariance)
+            rho_k = damping(rho, k, clients)
+            v[k], V[k] = v[k] + rho_k * (S_tilted @ mode - eta_g), V[k] + rho_k * (S_tilted - S_g)
+        speaking = active if shared else range(K)
+        eta_g = (1 - eta) * eta_g + eta * K / len(speaking) * sum(v[k] for k in speaking)
+        S_g = (1 - eta) * S_g + eta * (delta * np.eye(P) + K / len(speaking) * sum(V[k] for k in speaking))
+        yield Round(np.linalg.solve(S_g, eta_g), S_g, list(v), list(V))
+
+
 def pooled(loss, clients, delta):
     """argmin_w Σ_k ℓ_k(w) + ½δ‖w‖², eq. (1), and the Hessian there."""
     everything = square(delta).plus(*(energy(loss, data) for data in clients))
@@ -430,4 +453,5 @@ ALGORITHMS = {
     "fedlap_func": fedlap_func,
     "fedlap_cov_func": fedlap_cov_func,
     "bayes_admm": bayes_admm,
+    "fedep": fedep,
 }

@@ -13,9 +13,12 @@ EVERY_DRAW = 2 * THREE.weights  # of SigmaPoints
 ROUNDING = 1e-12
 
 
+ALL = [[0, 1, 2]] * 8
+
+
 def follows(rounds, method, **options):
-    """Whether a method is, round by round, what the oracle says of another, to rounding."""
-    for state, wanted in zip(trajectory(method, federation(3), 8, **options)[1][1:], rounds, strict=True):
+    """Whether a method is, round by round, what the oracle says, to rounding."""
+    for state, wanted in zip(trajectory(method, federation(3), len(ALL), **options)[1][1:], rounds, strict=True):
         assert_same(flat(state.server.w), wanted.w, ROUNDING)
         assert_same(dense(state.server.S), wanted.S, ROUNDING)
         assert_same(flat(state.clients.factor.v), wanted.v, ROUNDING)
@@ -23,15 +26,17 @@ def follows(rounds, method, **options):
 
 
 def test_with_the_delta_method_and_alpha_1_it_is_fedlap_cov():
-    rounds = oracle.fedlap_cov(softmax, points(federation(3)), [[0, 1, 2]] * 8, DELTA, 0.3, "full")
+    rounds = oracle.fedlap_cov(softmax, points(federation(3)), ALL, DELTA, 0.3, "full")
     follows(rounds, fedlap.BayesADMM(delta=DELTA, alpha=1.0, gamma=0.3, covariance="full"))
 
 
 def test_with_draws_and_alpha_1_it_is_pvi():
-    """γ = 1/K, which both take if nothing is said."""
-    rounds = oracle.pvi(squared, points(federation(3)), [[0, 1, 2]] * 8, DELTA, "evenly")
-    method = fedlap.BayesADMM(delta=DELTA, alpha=1.0, samples=EVERY_DRAW)
-    follows(rounds, method, solver=SigmaPoints(), likelihood=Squared())
+    """γ = 1/K; and with other steps what its own equations say."""
+    clients, exact = points(federation(3)), {"solver": SigmaPoints(), "likelihood": Squared()}
+    method = fedlap.BayesADMM(delta=DELTA, alpha=1.0, gamma=1 / 3, samples=EVERY_DRAW)
+    follows(oracle.pvi(squared, clients, ALL, DELTA, 1 / 3), method, **exact)
+    steps = {"rho": 1.3, "gamma": 0.4, "tau": 0.8, "alpha": 0.6, "samples": EVERY_DRAW}
+    follows(oracle.bayes_admm(squared, clients, ALL, DELTA, **steps), fedlap.BayesADMM(delta=DELTA, **steps), **exact)
 
 
 STEPS = [(1.0, 1.0, 0.4), (1.0, 0.5, 0.9), (2.0, 1.0, 1 / 7), (0.7, 0.4, 0.3)]  # ρ, γ, α

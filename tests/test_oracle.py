@@ -28,7 +28,7 @@ NUMBERS = {
     "delta": st.floats(0.3, 10.0),
     "tau": st.floats(0.0, 2.0),
     "rho": st.floats(0.05, 0.4),
-    "gamma": st.floats(0.05, 0.4),
+    "eta": st.floats(0.3, 1.0),
 }
 
 
@@ -65,11 +65,8 @@ CASES = [
     Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
-    Case("bayes_admm", fixed={"rho": 1.2, "tau": 0.5, "alpha": 0.7}, drawn=("delta", "gamma")),
-    Case(
-        "bayes_admm", FOUR, fixed={"rho": 1.0, "gamma": "by_share", "tau": 2.0, "covariance": "full"}, drawn=("delta",)
-    ),
-    Case("bayes_admm", THREE, "squared", fixed={"rho": 1.3, "tau": 0.8, "samples": 12}, drawn=("delta", "gamma")),
+    Case("bayes_admm", fixed={"rho": 1.2, "gamma": "by_share", "tau": 0.5}, drawn=("delta",)),
+    Case("fedep", fixed={"rho": "evenly", "covariance": "full", "shared": True}, drawn=("delta", "eta")),
 ]
 
 

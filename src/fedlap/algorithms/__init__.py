@@ -13,6 +13,7 @@
 | `fedlap_func`     | FedLap − Σ τℓ(ŷ,w) + ΣΣ τℓ(ŷ_g,w)  | (v, ŷ)  | FedLap, ŷ←f(w_k)| (v, ŷ)      | argmin         |
 | `fedlap_cov_func` | FedLap-Cov and the same two sums   | (v,V,ŷ) | both of these  | (v, V, ŷ)    | argmin         |
 | `bayes_admm`      | E_q[log t] + ρ KL(q‖q_g)           | (v, V)  | t + γρ(q_k−q_g)| t + βq_k     | α(p_0 + Σ ·)   |
+| `fedep`           | FedLap-Cov's; t may be shared      | (v, V)  | t + ρ(q_k−q_g) | t            | to p_0 + Σ t, η|
 
 To add one: write its file and add its line to `ALGORITHMS`. The command line, the conformance tests and the
 documentation find it there.
@@ -23,6 +24,7 @@ from fedlap.algorithms.bcm import BCM
 from fedlap.algorithms.fedadmm import FedADMM
 from fedlap.algorithms.fedavg import FedAvg
 from fedlap.algorithms.feddyn import FedDyn
+from fedlap.algorithms.fedep import FedEP
 from fedlap.algorithms.fedlap import FedLap
 from fedlap.algorithms.fedlap_cov import FedLapCov
 from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
@@ -42,4 +44,5 @@ ALGORITHMS = {
     "fedlap_func": FedLapFunc,
     "fedlap_cov_func": FedLapCovFunc,
     "bayes_admm": BayesADMM,
+    "fedep": FedEP,
 }
