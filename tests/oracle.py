@@ -466,6 +466,57 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
         yield Round(w_g, S_g, list(v), list(V), dict(y), S_g + tau * in_memory)
 
 
+def bayes_admm(loss, clients, drawn, delta, rho, gamma, tau, alpha=None, covariance="diagonal", samples=0):
+    """Möllenhoff et al. (2026): server (1 − α) mean_k q_k + α (p_0 + Σ_k t_k) in natural parameters, α = 1/(1 + ρK).
+
+    A client counts with the last q_k it had, the prior before its first round. With `samples` it is as PVI for losses
+    that are quadratic: with ℓ_k(w) = ½wᵀAw − bᵀw, the mean solves (A/τ − V + ρS_g) m = b/τ − v + ρS_g w_g.
+    """
+    P, K = size(clients), len(clients)
+    alpha = 1 / (1 + rho * K) if alpha is None else alpha
+    w_g, S_g = np.zeros(P), delta * np.eye(P)
+    v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]
+    m, S = [np.zeros(P) for _ in clients], [delta * np.eye(P) for _ in clients]
+    for active in drawn:
+        for k in active:
+            if samples:
+                A, b = loss.hessian(clients[k], np.zeros(P)), -loss.gradient(clients[k], np.zeros(P))
+                m[k] = np.linalg.solve(A / tau - V[k] + rho * S_g, b / tau - v[k] + rho * S_g @ w_g)
+            else:
+                whole = energy(loss, clients[k], 1 / tau)
+                m[k] = argmin(whole.plus(line(v[k]), square(-V[k]), square(rho * S_g, around=w_g)), w_g)
+            S[k] = S_g + (structured(loss.hessian(clients[k], m[k]), covariance) / tau - V[k]) / rho
+            gamma_k = damping(gamma, k, clients)
+            v[k] = v[k] + gamma_k * rho * (S[k] @ m[k] - S_g @ w_g)
+            V[k] = V[k] + gamma_k * rho * (S[k] - S_g)
+        S_g = (1 - alpha) * sum(S) / K + alpha * (delta * np.eye(P) + sum(V))
+        w_g = np.linalg.solve(S_g, (1 - alpha) * sum(S[k] @ m[k] for k in range(K)) / K + alpha * sum(v))
+        yield Round(w_g, S_g, list(v), list(V))
+
+
+def fedep(loss, clients, drawn, delta, rho, eta, covariance, shared=False):
+    """Guo et al. (2023): cavity q_g/t_k, tilted moments by Laplace, t_k ← t_k (q_k/q_g)^ρ; all in natural parameters.
+
+    Shared: t is the K-th root of q_g/p_0, and those drawn speak for all. The server takes the part η of its step.
+    """
+    P, K = size(clients), len(clients)
+    eta_g, S_g = np.zeros(P), delta * np.eye(P)
+    v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]
+    for active in drawn:
+        for k in active:
+            if shared:
+                v[k], V[k] = eta_g / K, (S_g - delta * np.eye(P)) / K
+            cavity, S_cavity = eta_g - v[k], S_g - V[k]
+            mode = argmin(energy(loss, clients[k]).plus(line(-cavity), square(S_cavity)), np.linalg.solve(S_g, eta_g))
+            S_tilted = S_cavity + structured(loss.hessian(clients[k], mode), covariance)
+            rho_k = damping(rho, k, clients)
+            v[k], V[k] = v[k] + rho_k * (S_tilted @ mode - eta_g), V[k] + rho_k * (S_tilted - S_g)
+        speaking = active if shared else range(K)
+        eta_g = (1 - eta) * eta_g + eta * K / len(speaking) * sum(v[k] for k in speaking)
+        S_g = (1 - eta) * S_g + eta * (delta * np.eye(P) + K / len(speaking) * sum(V[k] for k in speaking))
+        yield Round(np.linalg.solve(S_g, eta_g), S_g, list(v), list(V))
+
+
 def pooled(loss, clients, delta):
     """argmin_w Σ_k ℓ_k(w) + ½δ‖w‖², eq. (1), and the Hessian there."""
     everything = square(delta).plus(*(energy(loss, data) for data in clients))
@@ -492,4 +543,6 @@ ALGORITHMS = {
     "fedlap_cov": fedlap_cov,
     "fedlap_func": fedlap_func,
     "fedlap_cov_func": fedlap_cov_func,
+    "bayes_admm": bayes_admm,
+    "fedep": fedep,
 }

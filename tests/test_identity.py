@@ -300,9 +300,14 @@ DEFAULTS = {
     "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
     "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
     "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
+    "algorithm bayes_admm": "delta, rho=1.0, gamma=evenly, tau=1.0, alpha=None, covariance='diagonal', samples=0",
+    "algorithm fedep": "delta, rho=evenly, eta=1.0, shared=False, covariance='diagonal'",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver sgd": "epochs=5, batch=32, learning_rate=0.01, momentum=0.0, clip=None",
     "solver optimiser": "optimiser, learning_rate, epochs=5, batch=32, clip=None, keep=False",
+    "solver ivon": (
+        "epochs=5, batch=32, learning_rate=0.001, momentum=0.9, decay=0.9998, hessian=0.001, cosine=None, keep=False"
+    ),
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",
     "solver annealed": "steps=200, learning_rate=0.003",

@@ -33,6 +33,7 @@ NUMBERS = {
     "learning_rate": st.floats(0.01, 0.3),
     "beta1": st.floats(0.0, 0.9),
     "beta2": st.floats(0.5, 0.99),
+    "eta": st.floats(0.3, 1.0),
 }
 
 
@@ -77,6 +78,8 @@ CASES = [
     Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
+    Case("bayes_admm", fixed={"rho": 1.2, "gamma": "by_share", "tau": 0.5}, drawn=("delta",)),
+    Case("fedep", fixed={"rho": "evenly", "covariance": "full", "shared": True}, drawn=("delta", "eta")),
 ]
 
 
@@ -110,8 +113,9 @@ NETWORK = Network((Flatten(), Dense(bias=False)))  # as `logistic()`, from weigh
 def compare(case, federation, numbers, participation=1.0, seed=0):
     """The largest distance over rounds and over all that the two leave behind."""
     loss, likelihood = LOSSES[case.loss]
+    algorithm = build(case, numbers)
     run = fedlap.Simulation.of(
-        build(case, numbers),
+        algorithm,
         federation,
         NETWORK,
         seed=seed,

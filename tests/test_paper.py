@@ -338,6 +338,7 @@ def test_a_site_keeps_its_sign_in_single_precision():
         (fedlap.FedLapCov(delta=1.0), {"v": 6, "V": 6, "reached": 1}),
         (fedlap.FedLapCov(delta=1.0, covariance="full"), {"v": 6, "V": 36, "reached": 1}),
         (fedlap.FedLapFunc(delta=1.0), {"v": 6, "y": 9 + 3}),
+        (fedlap.BayesADMM(delta=1.0), {"v": 6, "V": 6, "reached": 1}),
         (fedlap.FedLapCovFunc(delta=1.0), {"v": 6, "V": 6, "y": 9 + 3, "reached": 1}),
     ],
     ids=lambda value: type(value).__name__,

@@ -23,9 +23,11 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
         BCM,
         PVI,
         SCAFFOLD,
+        BayesADMM,
         FedADMM,
         FedAvg,
         FedDyn,
+        FedEP,
         FedLap,
         FedLapCov,
         FedLapCovFunc,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap.run.history import History, load
     from fedlap.run.simulation import Simulation, simulate
     from fedlap.run.watching import RoundEnd
-    from fedlap.solvers import adam, annealed, descent, lbfgs, newton, optimiser, sgd
+    from fedlap.solvers import adam, annealed, descent, ivon, lbfgs, newton, optimiser, sgd
 
 __version__ = "0.1.0"
 
@@ -58,6 +60,7 @@ __all__ = [
     "PVI",
     "SCAFFOLD",
     "Algorithm",
+    "BayesADMM",
     "Categorical",
     "ConfigError",
     "CoxFit",
@@ -71,6 +74,7 @@ __all__ = [
     "FedADMM",
     "FedAvg",
     "FedDyn",
+    "FedEP",
     "FedLap",
     "FedLapCov",
     "FedLapCovFunc",
@@ -107,6 +111,7 @@ __all__ = [
     "glm",
     "homogeneous",
     "hyper",
+    "ivon",
     "label_rate",
     "lbfgs",
     "linear",
@@ -133,8 +138,8 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI SCAFFOLD FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedNova FedOpt "
-    "FedProx",
+    "algorithms": "BCM PVI SCAFFOLD BayesADMM FedADMM FedAvg FedDyn FedEP FedLap FedLapCov FedLapCovFunc FedLapFunc FedNova "
+    "FedOpt FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",
@@ -150,7 +155,7 @@ _HOMES = {
     "run.history": "History load",
     "run.simulation": "Simulation simulate",
     "run.watching": "RoundEnd",
-    "solvers": "adam annealed descent lbfgs newton optimiser sgd",
+    "solvers": "adam annealed descent ivon lbfgs newton optimiser sgd",
 }
 
 if not TYPE_CHECKING:

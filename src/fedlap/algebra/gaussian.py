@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedlap.algebra.precision import Diagonal
 from fedlap.algebra.vector import Vector
 from fedlap.arrays import Array, Number
+from fedlap.errors import ConfigError
 
 
 class LogGaussian(NamedTuple):
@@ -23,6 +24,8 @@ class LogGaussian(NamedTuple):
 
     @classmethod
     def of(cls, w: Vector, S: Diagonal) -> "LogGaussian":
+        if not isinstance(S, Diagonal):
+            raise ConfigError('a Gaussian that is fitted by draws has a diagonal covariance; expected "diagonal"')
         return cls(w, S.d.map(jnp.log))
 
     def expect(self, function: Callable[[Vector], Array], noise: Vector) -> Array:

@@ -30,6 +30,7 @@ DOMAINS = {
     "count": COUNT,
     "whole": WHOLE,
     "optional positive": optional(POSITIVE),
+    "optional count": optional(COUNT),
     "truth": TRUTH,
     "structure": STRUCTURE,
 }

@@ -15,6 +15,8 @@
 | `fedlap_cov`      | vᵀw − ½wᵀVw + ½‖w−w_g‖²_{S_g}      | (v, V)  | t + ρ(q_k−q_g) | t            | S_g⁻¹ Σ v      |
 | `fedlap_func`     | FedLap − Σ τℓ(ŷ,w) + ΣΣ τℓ(ŷ_g,w)  | (v, ŷ)  | FedLap, ŷ←f(w_k)| (v, ŷ)      | argmin         |
 | `fedlap_cov_func` | FedLap-Cov and the same two sums   | (v,V,ŷ) | both of these  | (v, V, ŷ)    | argmin         |
+| `bayes_admm`      | E_q[log t] + ρ KL(q‖q_g)           | (v, V)  | t + γρ(q_k−q_g)| t + βq_k     | α(p_0 + Σ ·)   |
+| `fedep`           | FedLap-Cov's; t may be shared      | (v, V)  | t + ρ(q_k−q_g) | t            | to p_0 + Σ t, η|
 
 To add one: write its file and add its line to `ALGORITHMS`. The command line, the conformance tests and the
 documentation find it there.
@@ -23,10 +25,12 @@ documentation find it there.
 import dataclasses
 
 from fedlap.algorithms.base import Algorithm
+from fedlap.algorithms.bayes_admm import BayesADMM
 from fedlap.algorithms.bcm import BCM
 from fedlap.algorithms.fedadmm import FedADMM
 from fedlap.algorithms.fedavg import FedAvg
 from fedlap.algorithms.feddyn import FedDyn
+from fedlap.algorithms.fedep import FedEP
 from fedlap.algorithms.fedlap import FedLap
 from fedlap.algorithms.fedlap_cov import FedLapCov
 from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
@@ -52,6 +56,8 @@ _OWN = {
     "fedlap_cov": FedLapCov,
     "fedlap_func": FedLapFunc,
     "fedlap_cov_func": FedLapCovFunc,
+    "bayes_admm": BayesADMM,
+    "fedep": FedEP,
 }
 
 ALGORITHMS = Registry(

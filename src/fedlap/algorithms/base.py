@@ -64,6 +64,14 @@ class DampedGaussian(NamedTuple):
     ahead: Any  # the server's own
 
 
+class PartialGaussian(NamedTuple):
+    """N(w, S⁻¹), and the part that S has by now of the curvatures that it moves to."""
+
+    w: Vector
+    S: Any
+    reached: Any
+
+
 class Laplace(NamedTuple):
     """A client's minimum w and the curvature H of its loss there."""
 
@@ -94,6 +102,15 @@ class Pace(Protocol):
     @property
     def rate(self) -> Any: ...
     def effective_steps(self, pull: Any) -> Any: ...
+
+
+class SplitFactor(NamedTuple):
+    """A DampedFactor, and the term that the server has of it where that is more: of ADMM, the local model too."""
+
+    v: Vector
+    V: Any
+    reached: Any
+    term: DampedFactor
 
 
 class Client(NamedTuple):

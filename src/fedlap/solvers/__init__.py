@@ -14,13 +14,14 @@ fit for the server. What algorithms may ask of a solver, and not all have:
 from fedlap.registry import Registry
 from fedlap.solvers.adam import adam, descent
 from fedlap.solvers.annealed import annealed
+from fedlap.solvers.ivon import ivon
 from fedlap.solvers.lbfgs import lbfgs
 from fedlap.solvers.newton import newton
 from fedlap.solvers.optimiser import NamedOptimiser, optimiser
 from fedlap.solvers.problem import Problem, ServerSolver, Solver
 from fedlap.solvers.sgd import sgd
 
-_LOCAL = {"adam": adam, "sgd": sgd, "optimiser": NamedOptimiser, "lbfgs": lbfgs, "newton": newton}
+_LOCAL = {"adam": adam, "sgd": sgd, "optimiser": NamedOptimiser, "ivon": ivon, "lbfgs": lbfgs, "newton": newton}
 _OF_SERVER = {"descent": descent, "annealed": annealed, "lbfgs": lbfgs, "newton": newton}
 
 SOLVERS = Registry("solvers", _LOCAL, "what makes a solver, see the pages on solvers of one's own", callable)
@@ -35,6 +36,7 @@ __all__ = [
     "adam",
     "annealed",
     "descent",
+    "ivon",
     "lbfgs",
     "newton",
     "optimiser",

@@ -11,19 +11,11 @@ from fedlap.solvers.loop import pick, repeat
 from fedlap.solvers.problem import Problem
 
 
-class Minibatches(ABC):
-    """A solver whose every step is an optimiser's of optax, on the gradient of one minibatch.
-
-    With `keep`, what the optimiser remembers, and its count of steps, survive from round to round.
-    """
+class Epochs:
+    """A solver that goes through a client's data in minibatches, so many times a round."""
 
     epochs: int
     batch: int
-    keep: bool = False
-
-    @property
-    @abstractmethod
-    def _optimiser(self) -> optax.GradientTransformation: ...
 
     def step_count(self, n: int) -> int:
         return self.epochs * -(-n // self.batch)
@@ -33,6 +25,19 @@ class Minibatches(ABC):
         epochs = out.reshape(self.epochs, -1)[:, : len(rows)]
         epochs[:] = rows
         rng.permuted(epochs, axis=1, out=epochs)
+
+
+class Minibatches(Epochs, ABC):
+    """A solver whose every step is an optimiser's of optax, on the gradient of one minibatch.
+
+    With `keep`, what the optimiser remembers, and its count of steps, survive from round to round.
+    """
+
+    keep: bool = False
+
+    @property
+    @abstractmethod
+    def _optimiser(self) -> optax.GradientTransformation: ...
 
     def init(self, variable: Tree) -> Tree:
         return self._optimiser.init(variable) if self.keep else ()

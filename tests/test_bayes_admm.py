@@ -1,0 +1,88 @@
+"""BayesADMM: what it reduces to, where it ends whatever its steps, and one round on quadratics."""
+
+import pytest
+
+import fedlap
+import oracle
+from closeness import assert_same, dense, distance, flat
+from drawn import THREE, SigmaPoints, Squared, federation, points, trajectory
+from oracle import softmax, squared
+
+DELTA = 1.3
+EVERY_DRAW = 2 * THREE.weights  # of SigmaPoints
+ROUNDING = 1e-12
+
+
+ALL = [[0, 1, 2]] * 8
+
+
+def follows(rounds, method, **options):
+    """Whether a method is, round by round, what the oracle says, to rounding."""
+    for state, wanted in zip(trajectory(method, federation(3), len(ALL), **options)[1][1:], rounds, strict=True):
+        assert_same(flat(state.server.w), wanted.w, ROUNDING)
+        assert_same(dense(state.server.S), wanted.S, ROUNDING)
+        assert_same(flat(state.clients.factor.v), wanted.v, ROUNDING)
+        assert_same(dense(state.clients.factor.V), wanted.V, ROUNDING)
+
+
+def test_with_the_delta_method_and_alpha_1_it_is_fedlap_cov():
+    rounds = oracle.fedlap_cov(softmax, points(federation(3)), ALL, DELTA, 0.3, "full")
+    follows(rounds, fedlap.BayesADMM(delta=DELTA, alpha=1.0, gamma=0.3, covariance="full"))
+
+
+def test_with_draws_and_alpha_1_it_is_pvi():
+    """γ = 1/K; and with other steps what its own equations say."""
+    clients, exact = points(federation(3)), {"solver": SigmaPoints(), "likelihood": Squared()}
+    method = fedlap.BayesADMM(delta=DELTA, alpha=1.0, gamma=1 / 3, samples=EVERY_DRAW)
+    follows(oracle.pvi(squared, clients, ALL, DELTA, 1 / 3), method, **exact)
+    steps = {"rho": 1.3, "gamma": 0.4, "tau": 0.8, "alpha": 0.6, "samples": EVERY_DRAW}
+    follows(oracle.bayes_admm(squared, clients, ALL, DELTA, **steps), fedlap.BayesADMM(delta=DELTA, **steps), **exact)
+
+
+STEPS = [(1.0, 1.0, 0.4), (1.0, 0.5, 0.9), (2.0, 1.0, 1 / 7), (0.7, 0.4, 0.3)]  # ρ, γ, α
+
+
+def posterior(loss, drawn, tau):
+    """argmin Σ_k ℓ_k/τ + ½δ‖w‖², and the Hessian there."""
+    w, hessian = oracle.pooled(loss, points(drawn), tau * DELTA)
+    return w, hessian / tau
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+def test_its_fixed_point_is_the_pooled_answer_whatever_its_steps(tau):
+    """Logistic, with full covariances: Laplace's posterior of ℓ/τ, mean and precision."""
+    drawn = federation(3)
+    mean, precision = posterior(softmax, drawn, tau)
+    for rho, gamma, alpha in STEPS:
+        method = fedlap.BayesADMM(delta=DELTA, rho=rho, gamma=gamma, alpha=alpha, tau=tau, covariance="full")
+        _, states = trajectory(method, drawn, 150)
+        assert_same(flat(states[-1].server.w), mean)
+        assert_same(dense(states[-1].server.S), precision)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 0.2])
+def test_quadratics_take_one_round(alpha):
+    """ρ = 1/K, for which α is 1/2 unless given, and γ = 1: whatever α is, the average of q_k and p_0 Π t_k are one."""
+    drawn = federation(3)
+    method = fedlap.BayesADMM(delta=DELTA, rho=1 / 3, gamma=1.0, tau=0.7, alpha=alpha, covariance="full")
+    mean, precision = posterior(squared, drawn, 0.7)
+    for state in trajectory(method, drawn, 3, likelihood=Squared())[1][1:]:
+        assert_same(flat(state.server.w), mean, 1e-11)
+        assert_same(dense(state.server.S), precision, 1e-11)
+
+
+def test_the_precision_ahead_lacks_nothing_from_the_first_round_on():
+    """S_g lags, by its own damping, and by ρ; on quadratics what it moves to is known at once."""
+    drawn = federation(3)
+    _, precision = posterior(squared, drawn, 0.7)
+    for rho, gamma, alpha in STEPS:
+        method = fedlap.BayesADMM(delta=DELTA, rho=rho, gamma=gamma, alpha=alpha, tau=0.7, covariance="full")
+        run, states = trajectory(method, drawn, 3, likelihood=Squared())
+        for state in states[1:]:
+            assert_same(dense(run.algorithm.precision_ahead(state.server)), precision, 1e-11)
+        assert distance(dense(states[1].server.S), precision) > 0.05
+
+
+def test_draws_are_of_a_diagonal():
+    with pytest.raises(fedlap.ConfigError, match='fitted by draws has a diagonal covariance; expected "diagonal"'):
+        trajectory(fedlap.BayesADMM(delta=1.0, covariance="full", samples=1), federation(3), 1)
