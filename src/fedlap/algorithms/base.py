@@ -62,6 +62,7 @@ class DampedGaussian(NamedTuple):
     w: Vector
     S: Any
     ahead: Any  # the server's own
+    delta: Any = None  # the server's own, where the evidence has chosen it
 
 
 class Laplace(NamedTuple):
@@ -84,6 +85,15 @@ class DampedFactor(NamedTuple):
     v: Vector
     V: Any
     reached: Any
+
+
+class LabelledFactor(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
+
+    v: Vector
+    V: Any
+    y: SoftLabels
+    reached: Any  # 1 − Π(1 − ρ)
 
 
 class Client(NamedTuple):

@@ -31,6 +31,7 @@ class Fit:
     w: Vector
     S: Any  # the algorithm's precision, or its numbers; None where it has none
     precision: Any  # the same without the lag of damping
+    delta: Any = None  # the prior's precision by the evidence; None where nobody asked for it
 
     @classmethod
     def of(cls, simulation: "Simulation", state: State) -> "Fit":
@@ -46,6 +47,7 @@ class Fit:
             w=state.server.w,
             S=simulation.algorithm.precision(state.server),
             precision=simulation.algorithm.precision_ahead(state.server),
+            delta=getattr(state.server, "delta", None),
         )
 
     def inputs(self, inputs: Any) -> Array:

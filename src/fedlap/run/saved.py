@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedlap import files
+from fedlap.algebra.evidence import plain
 from fedlap.algebra.vector import Vector
 from fedlap.engines.evaluate import Metrics
 from fedlap.engines.parties import Task
@@ -54,6 +55,7 @@ def save(
         "shape": fit.shape,
         "features": fit.features,
         "dtype": str(fit.dtype),
+        "delta": plain(fit.delta),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
     }
@@ -108,7 +110,8 @@ def _fit(
         raise DataError(f"{folder / ARRAYS}: its weights are {shapes}; expected those of the model, {expected}")
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]))
     task = Task(rebuilt, likelihood, GaussNewton())
-    return Fit(description["method"], task, classes, shape, features, dtype, w, *map(arrays.get, PRECISIONS))
+    of_data = description["method"], task, classes, shape, features, dtype
+    return Fit(*of_data, w, *map(arrays.get, PRECISIONS), delta=description.get("delta"))
 
 
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -218,6 +219,8 @@ def simulate(
     history = deque(histories(run, rounds, checkpoint, load_begun(run, checkpoint, resume)), maxlen=1).pop()
     if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
+    elif history.doubt:
+        warnings.warn(history.doubt, UserWarning, stacklevel=3)
     return history
 
 
