@@ -41,6 +41,7 @@ class Round(NamedTuple):
     y: dict | None = None  # the soft labels of each client that has spoken, on its own memory
     precision: np.ndarray | None = None  # of q_g at w_g, where that is more than S
     c: list | None = None  # SCAFFOLD's control variates
+    delta: float | None = None  # where the evidence chooses it
 
 
 def labelled(x, labels, classes):
@@ -380,10 +381,20 @@ def fedlap(loss, clients, drawn, delta, rho):
         yield Round(w_g, v=list(v))
 
 
-def fedlap_cov(loss, clients, drawn, delta, rho, covariance):
+def mackay(delta, w, H):
+    """MacKay (1992), the step of δ: γ/‖w‖², where γ = P − δ tr (δI + H)⁻¹; as it was while nothing is known."""
+    return (w.size - delta * np.trace(np.linalg.inv(delta * np.eye(w.size) + H))) / (w @ w) if H.any() else delta
+
+
+def undamped(V, reached):
+    """Σ_k of what V_k tends to, of which it has reached a part by now."""
+    return sum((each / part for each, part in zip(V, reached, strict=True) if part > 0), np.zeros_like(V[0]))
+
+
+def fedlap_cov(loss, clients, drawn, delta, rho, covariance, evidence=False):
     """Eqs. (12), (14) and (21), with S_k as a matrix of its own, which the library never forms."""
     P = size(clients)
-    w_g, S_g = np.zeros(P), delta * np.eye(P)
+    w_g, S_g, known, reached = np.zeros(P), delta * np.eye(P), np.zeros((P, P)), np.zeros(len(clients))
     v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]
     for active in drawn:
         for k in active:
@@ -396,9 +407,11 @@ def fedlap_cov(loss, clients, drawn, delta, rho, covariance):
             rho_k = damping(rho, k, clients)
             v[k] = v[k] + rho_k * (S_k @ w_k - S_g @ w_g)
             V[k] = (1 - rho_k) * V[k] + rho_k * H_k
-        S_g = delta * np.eye(P) + sum(V)
+            reached[k] = (1 - rho_k) * reached[k] + rho_k
+        delta = mackay(delta, w_g, known) if evidence else delta
+        S_g, known = delta * np.eye(P) + sum(V), undamped(V, reached)
         w_g = np.linalg.solve(S_g, sum(v))
-        yield Round(w_g, S_g, list(v), list(V))
+        yield Round(w_g, S_g, list(v), list(V), delta=delta)
 
 
 def fedlap_func(loss, clients, drawn, delta, rho, tau, memory):
@@ -427,7 +440,7 @@ def fedlap_func(loss, clients, drawn, delta, rho, tau, memory):
         yield Round(w_g, v=list(v), y=dict(y))
 
 
-def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
+def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance, evidence=False):
     """App. C's combination. The factor is t_k(w) = exp(v_kᵀw − ½wᵀV_kw − Σ_{M_k} τ_i ℓ(ŷ_i, w)).
 
     Server: w_g is the mode of p_0 Π_k t_k.
@@ -438,7 +451,7 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
     Precision: the curvature of −log q_g at w_g, so of the Gaussian part and of the memory points that have a label.
     """
     P = size(clients)
-    w_g, S_g = np.zeros(P), delta * np.eye(P)
+    w_g, S_g, known, reached = np.zeros(P), delta * np.eye(P), np.zeros((P, P)), np.zeros(len(clients))
     v, V, y = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients], {}
     for active in drawn:
         everyone = [energy(loss, loss.soften(memory[k], w_g)) for k in y]
@@ -458,12 +471,15 @@ def fedlap_cov_func(loss, clients, drawn, delta, rho, tau, memory, covariance):
             rho_k = damping(rho, k, clients)
             v[k] = v[k] + rho_k * (S_k @ w_k - S_g @ w_g)
             V[k] = (1 - rho_k) * V[k] + rho_k * H_k
+            reached[k] = (1 - rho_k) * reached[k] + rho_k
             y[k] = loss.soften(memory[k], w_k)
+        delta = mackay(delta, w_g, known) if evidence else delta
         S_g = delta * np.eye(P) + sum(V)
         labels = [energy(loss, points) for points in y.values()]
         w_g = argmin(square(S_g).plus(line(-sum(v))).plus(*labels, times=tau), np.linalg.solve(S_g, sum(v)))
         in_memory = sum(structured(loss.hessian(memory[k], w_g), covariance) for k in y)
-        yield Round(w_g, S_g, list(v), list(V), dict(y), S_g + tau * in_memory)
+        known = undamped(V, reached) + tau * in_memory
+        yield Round(w_g, S_g, list(v), list(V), dict(y), S_g + tau * in_memory, delta)
 
 
 def bayes_admm(loss, clients, drawn, delta, rho, gamma, tau, alpha=None, covariance="diagonal", samples=0):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap import models as models
     from fedlap import solvers as solvers
     from fedlap.algebra.damping import by_share, damping, evenly, then
+    from fedlap.algebra.evidence import evidence
     from fedlap.algebra.hyperparameters import hyper
     from fedlap.algebra.precision import Diagonal, Full
     from fedlap.algebra.quadratic import fold, linear, square
@@ -107,6 +108,7 @@ __all__ = [
     "descent",
     "dirichlet",
     "evenly",
+    "evidence",
     "fold",
     "glm",
     "homogeneous",
@@ -134,6 +136,7 @@ __all__ = [
 
 _HOMES = {
     "algebra.damping": "by_share damping evenly then",
+    "algebra.evidence": "evidence",
     "algebra.hyperparameters": "hyper",
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, TypeVar, dataclass_transform
 
 from fedlap.algebra.damping import DAMPING
+from fedlap.algebra.evidence import PRIOR
 from fedlap.algebra.pytrees import is_traced, register
 from fedlap.checks import known_keywords
 from fedlap.domains import (
@@ -27,6 +28,7 @@ DOMAINS = {
     "nonnegative": NONNEGATIVE,
     "fraction": FRACTION,
     "damping": DAMPING,
+    "prior": PRIOR,
     "count": COUNT,
     "whole": WHOLE,
     "optional positive": optional(POSITIVE),
@@ -60,10 +62,20 @@ def hyperparameters(cls: Class) -> Class:
 
     A sweep over them compiles once. Making one checks it, so that the line with the mistake is the line that fails.
     """
-    cls.__post_init__ = check
+    cls.__post_init__ = _settle
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     cls.__init__ = known_keywords(cls.__name__)(cls.__init__)
     return register(cls)
+
+
+def _settle(thing: Any) -> None:
+    """Read a word that stands for a value, such as "evidence", as a settings file would, and check everything."""
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, str) and not field.metadata["static"]:
+            meant = field.metadata["domain"].read(f"{type(thing).__name__}: {field.name}", value)
+            object.__setattr__(thing, field.name, meant)
+    check(thing)
 
 
 def check(thing: Any) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlap.algebra.covariance import Factored, Variances, factored, variances
 from fedlap.algebra.pytrees import pytree
-from fedlap.algebra.symmetric import solve
+from fedlap.algebra.symmetric import rounding, solve
 from fedlap.algebra.vector import Linear, Vector
 from fedlap.arrays import Array, Number
 from fedlap.errors import ConfigError
@@ -48,7 +48,9 @@ class Diagonal(Linear):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.d, dtype)
 
-    def __add__(self, other: Any) -> "Diagonal":
+    def __add__(self, other: Any) -> "Diagonal | Shifted":
+        if isinstance(other, (Full, Shifted)):
+            return other + self
         return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
 
     __radd__ = __add__
@@ -67,6 +69,10 @@ class Diagonal(Linear):
 
     def covariance(self, like: Vector) -> Variances:
         return variances(self.d)
+
+    def learnt(self, delta: "Number | Diagonal", like: Vector) -> Vector:
+        """Of each weight the part that data tell, and not the prior δ: the diagonal of S⁻¹(S − δ)."""
+        return self.solve((self - delta).d)
 
     @property
     def flat(self) -> Array:
@@ -112,10 +118,13 @@ class Full(Linear):
 
 @pytree
 class Shifted(Linear):
-    """V + δI, its two parts kept apart: in one matrix a small δ would be lost to the rounding of V."""
+    """V + δI, its two parts kept apart: in one matrix a small δ would be lost to the rounding of V.
+
+    Where weights differ in their δ, it is a diagonal matrix.
+    """
 
     V: Full
-    delta: Number
+    delta: Number | Diagonal
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.flat, dtype)
@@ -130,11 +139,28 @@ class Shifted(Linear):
     __radd__ = __add__
 
     def __matmul__(self, w: Vector) -> Vector:
-        return self.V @ w + self.delta * w
+        return self.V @ w + (self.delta @ w if isinstance(self.delta, Diagonal) else self.delta * w)
 
     def solve(self, v: Vector, near: Vector | None = None) -> Vector:
         start = jnp.zeros_like(v.flat) if near is None else near.flat
+        if isinstance(self.delta, Diagonal):  # in units of the prior, where it is I
+            unit = jax.lax.rsqrt(self.delta.flat)
+            return v.like(unit * solve(self._in_units(unit), 1.0, unit * v.flat, start / unit))
         return v.like(solve(self.V.matrix, self.delta, v.flat, start))
+
+    def learnt(self, delta: Number | Diagonal, like: Vector) -> Vector:
+        """Of each weight the part that data tell, and not the prior δ: the diagonal of S⁻¹V.
+
+        With V = UΛUᵀ in units of the prior it is U²Λ/(1 + Λ); of a direction that V says no more of than rounding,
+        data tell nothing.
+        """
+        unit = jax.lax.rsqrt(self.delta.flat if isinstance(self.delta, Diagonal) else self.delta + 0 * like.flat)
+        values, vectors = jnp.linalg.eigh(self._in_units(unit))
+        told = jnp.where(values > rounding(self.V.matrix) * values[-1], values / (1 + values), 0)
+        return like.like(vectors**2 @ told)
+
+    def _in_units(self, unit: Array) -> Array:
+        return unit[:, None] * self.V.matrix * unit
 
     def logdet(self) -> Number:
         return Full(self.flat).logdet()
@@ -149,6 +175,8 @@ class Shifted(Linear):
     @property
     def flat(self) -> Array:
         matrix = self.V.matrix
+        if isinstance(self.delta, Diagonal):
+            return matrix + jnp.diag(self.delta.flat)
         return matrix + jnp.asarray(self.delta)[..., None, None] * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
 
 
@@ -160,7 +188,7 @@ def as_precision(numbers: Any, like: Vector) -> Any:
     return (Isotropic, lambda d: Diagonal(like.like(d)), Full)[numbers.ndim](numbers)
 
 
-def _number(other: Isotropic | Number) -> Number:
+def _number(other: Any) -> Any:
     return other.scale if isinstance(other, Isotropic) else other
 
 

@@ -62,6 +62,7 @@ class DampedGaussian(NamedTuple):
     w: Vector
     S: Any
     ahead: Any  # the server's own
+    delta: Any = None  # the server's own, where the evidence has chosen it
 
 
 class PartialGaussian(NamedTuple):
@@ -111,6 +112,15 @@ class SplitFactor(NamedTuple):
     V: Any
     reached: Any
     term: DampedFactor
+
+
+class LabelledFactor(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
+
+    v: Vector
+    V: Any
+    y: SoftLabels
+    reached: Any  # 1 − Π(1 − ρ)
 
 
 class Client(NamedTuple):

@@ -1,6 +1,7 @@
 """FedLap-Cov, eqs. (12), (14) and (21): FedLap with a covariance, diagonal or full."""
 
 from fedlap.algebra.damping import damping, evenly, undamped
+from fedlap.algebra.evidence import first, kept, prior
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
 from fedlap.algorithms.base import Algorithm, DampedFactor, DampedGaussian, Laplace, algorithm
@@ -16,21 +17,23 @@ class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
     ρ = 1/K, the default, or N_k/N: safe with every covariance and model, as w_g is an average of what clients ask for.
     ρ = 1: Newton's method, with covariance="full" and a convex loss. A diagonal does not know that correlated features
     share a correction, every client makes it in full, and w_g diverges.
+    δ: a number, or "evidence", with which the server chooses it, γ/‖w_g‖² where γ = P − δ tr S_g⁻¹ (without the lag).
     S_g lags: after R rounds it has the part 1 − (1 − ρ)^R of every H_k; history.precision has all of it.
     """
 
-    delta: float = hyper("positive")
+    delta: object = hyper("prior")
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
     curvatures = True
 
     def init(self, s, start):
         nothing = 0.0 * s.identity(self.covariance)
-        prior = self.delta + nothing
-        return DampedGaussian(s.zeros, prior, prior), DampedFactor(s.zeros, nothing, s.zero)
+        delta = first(self.delta, s.zeros)
+        S = delta + nothing
+        return DampedGaussian(s.zeros, S, S, kept(self.delta, delta)), DampedFactor(s.zeros, nothing, s.zero)
 
     def broadcast(self, g):
-        return g._replace(ahead=None)
+        return g._replace(ahead=None, delta=None)
 
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
@@ -47,6 +50,7 @@ class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
         return t
 
     def server_update(self, g, c, s):
-        S = self.delta + c.sum(lambda k: k.V)
-        ahead = self.delta + c.sum(lambda k: undamped(k.V, k.reached))
-        return DampedGaussian(S.solve(c.sum(lambda k: k.v), near=g.w), S, ahead)
+        delta = prior(self.delta, g)
+        S = delta + c.sum(lambda k: k.V)
+        ahead = delta + c.sum(lambda k: undamped(k.V, k.reached))
+        return DampedGaussian(S.solve(c.sum(lambda k: k.v), near=g.w), S, ahead, kept(self.delta, delta))

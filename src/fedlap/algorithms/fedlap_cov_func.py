@@ -3,11 +3,12 @@
 from typing import Any, NamedTuple
 
 from fedlap.algebra.damping import damping, evenly, undamped
+from fedlap.algebra.evidence import first, kept, prior
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algebra.soft_labels import Distilled, SoftLabels
+from fedlap.algebra.soft_labels import Distilled
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm, Laplace, algorithm
+from fedlap.algorithms.base import Algorithm, LabelledFactor, Laplace, algorithm
 
 
 class LabelledGaussian(NamedTuple):
@@ -19,15 +20,7 @@ class LabelledGaussian(NamedTuple):
     mass: Any
     precision: Any  # with them
     ahead: Any  # with them, and without the lag of damping
-
-
-class LabelledFactor(NamedTuple):
-    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
-
-    v: Vector
-    V: Any
-    y: SoftLabels
-    reached: Any  # 1 − Π(1 − ρ)
+    delta: Any = None  # where the evidence has chosen it
 
 
 @algorithm
@@ -40,7 +33,7 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
     w_g ← argmin_w  Σ_k [Σ_{M_k} τ_i ℓ(ŷ_i, w) − v_kᵀw] + ½wᵀS_g w,    S_g = δI + Σ_k V_k
     """
 
-    delta: float = hyper("positive")
+    delta: object = hyper("prior")
     tau: float = hyper("nonnegative", default=1.0)
     rho: object = hyper("damping", default=evenly)
     covariance: str = hyper("structure", static=True, default="diagonal")
@@ -48,13 +41,13 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
     curvatures, revision = True, 2  # revision 1 began the server's argmin at m
 
     def init(self, s, start):
-        nothing = 0.0 * s.identity(self.covariance)
-        prior = self.delta + nothing
-        g = LabelledGaussian(s.zeros, prior, s.zeros, s.silence.mass, prior, prior)
+        nothing, delta = 0.0 * s.identity(self.covariance), first(self.delta, s.zeros)
+        S = delta + nothing
+        g = LabelledGaussian(s.zeros, S, s.zeros, s.silence.mass, S, S, kept(self.delta, delta))
         return g, LabelledFactor(s.zeros, nothing, s.unlabelled, s.zero)
 
     def broadcast(self, g):
-        return g._replace(m=None, precision=None, ahead=None)
+        return g._replace(m=None, precision=None, ahead=None, delta=None)
 
     def client_update(self, g, t, k):
         cavity = fold(linear(t.v) - square(t.V) / 2 + square(g.S, around=g.w) / 2)
@@ -72,9 +65,9 @@ class FedLapCovFunc(Algorithm[LabelledGaussian, LabelledFactor, Laplace, Labelle
         return t
 
     def server_update(self, g, c, s):
-        v, S, y = c.sum(lambda k: k.v), self.delta + c.sum(lambda k: k.V), c.gather(lambda k: k.y)
+        delta, v, y = prior(self.delta, g), c.sum(lambda k: k.v), c.gather(lambda k: k.y)
+        S = delta + c.sum(lambda k: k.V)
         m = S.solve(v, near=g.m)
-        posterior = square(S, around=m) / 2
-        w = s.argmin(Distilled(self.tau, s.distil, y, posterior), g.w + (m - g.m))
+        w = s.argmin(Distilled(self.tau, s.distil, y, square(S, around=m) / 2), g.w + (m - g.m))
         memory, H = self.tau * s.memory_hessian(w, y.mass, self.covariance), c.sum(lambda k: undamped(k.V, k.reached))
-        return LabelledGaussian(w, S, m, y.mass, S + memory, self.delta + H + memory)
+        return LabelledGaussian(w, S, m, y.mass, S + memory, delta + H + memory, kept(self.delta, delta))

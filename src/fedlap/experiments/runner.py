@@ -128,12 +128,14 @@ def _begun(run: Simulation | Grid, checkpoint: Path) -> Begun | None:
 
 
 def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
-    """A line for each run that diverged: since when, and what to change."""
+    """A line for each run that diverged, or whose delta did: since when, and what to change."""
     lost = []
     for cell, history in zip(cells, ended, strict=True):
         if history.diverged:
             assert history.simulation is not None, "a history has its run unless it was loaded or pickled"
             lost.append(f"seed {cell.seed}: {divergence.message(history.simulation, history)}")
+        elif history.doubt:
+            lost.append(f"seed {cell.seed}: {history.doubt}")
     return tuple(lost)
 
 

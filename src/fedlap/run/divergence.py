@@ -90,7 +90,8 @@ def advice(run: "Simulation") -> list[str]:
             changes.append('covariance="full"')
     if hasattr(run.solver, "learning_rate"):
         changes.append("a smaller learning rate")
-    changes += [f"a larger {name}" for name in ("delta", "alpha") if hasattr(algorithm, name)]
+    priors = {name: getattr(algorithm, name) for name in ("delta", "alpha") if hasattr(algorithm, name)}
+    changes += [f"a {'larger' if _is_number(value) else 'number for'} {name}" for name, value in priors.items()]
     return changes or ["inputs of one scale"]
 
 

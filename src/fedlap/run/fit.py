@@ -33,6 +33,7 @@ class Fit:
     S: Any  # the algorithm's precision, or its numbers; None where it has none
     precision: Any  # the same without the lag of damping
     coding: Coding | None = None  # how a table's columns become those, where it was one
+    delta: Any = None  # the prior's precision by the evidence; None where nobody asked for it
 
     @classmethod
     def of(cls, simulation: "Simulation", state: State) -> "Fit":
@@ -49,6 +50,7 @@ class Fit:
             S=simulation.algorithm.precision(state.server),
             precision=simulation.algorithm.precision_ahead(state.server),
             coding=federation.coding,
+            delta=getattr(state.server, "delta", None),
         )
 
     def inputs(self, inputs: Any) -> Array:

@@ -1,5 +1,6 @@
 """Several settings and seeds of a small model at once."""
 
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,10 @@ def simulate_grid(
         message = divergence.message(runs.runs[runs.seeds.index(seed)][setting], first)
         how_many = f"{len(lost)} of {len(histories)} runs diverged; setting {setting}, seed {seed}"
         divergence.tell(f"{how_many}: {message}", on_divergence, stacklevel=3)
+    elif doubts := {place: history.doubt for place, history in histories.items() if history.doubt}:
+        (setting, seed), first = next(iter(doubts.items()))
+        how_many = f"{len(doubts)} of {len(histories)} runs; setting {setting}, seed {seed}"
+        warnings.warn(f"{how_many}: {first}", UserWarning, stacklevel=3)
     return histories
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.algebra.evidence import doubt, plain
 from fedlap.domains import WHOLE
 from fedlap.engines.evaluate import evaluate
 from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
@@ -120,6 +121,19 @@ class History:
         standard errors and intervals. A client that was never drawn adds nothing, as nothing is known of its data.
         """
         return None if self.fit.precision is None else np.asarray(self.fit.precision)
+
+    @property
+    def delta(self) -> float | dict[str, float] | None:
+        """The prior's precision δ that the evidence has chosen, as in `final.S`; None where it was given as a number.
+
+        With `delta="evidence by layer"` one for each array of `weights`, by its name.
+        """
+        return plain(self.fit.delta)
+
+    @property
+    def doubt(self) -> str | None:
+        """What is wrong with `delta`, where the evidence has no maximum within bounds."""
+        return doubt(self.fit.delta)
 
     @property
     def weights(self) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedlap import files
+from fedlap.algebra.evidence import plain
 from fedlap.algebra.vector import Vector
 from fedlap.data.coding import Coding
 from fedlap.engines.parties import Task
@@ -55,6 +56,7 @@ def save(
         "features": fit.features,
         "coding": None if fit.coding is None else fit.coding.as_dict(),
         "dtype": str(fit.dtype),
+        "delta": plain(fit.delta),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
     }
@@ -128,7 +130,8 @@ def _fit(
     task = Task(rebuilt, likelihood, GaussNewton())
     S, precision = map(arrays.get, PRECISIONS)
     coding = None if description.get("coding") is None else Coding.from_dict(description["coding"])
-    return Fit(description["method"], task, classes, shape, features, dtype, w, S, precision, coding)
+    of_data = description["method"], task, classes, shape, features, dtype
+    return Fit(*of_data, w, S, precision, coding, delta=description.get("delta"))
 
 
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -253,6 +254,8 @@ def simulate(
     history = deque(watched_by(on_round, under_way, done), maxlen=1).pop()
     if (text := divergence.message(run, history)) is not None:
         divergence.tell(text, on_divergence, stacklevel=3)
+    elif history.doubt:
+        warnings.warn(history.doubt, UserWarning, stacklevel=3)
     return history
 
 
