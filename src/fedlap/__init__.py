@@ -141,8 +141,8 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI SCAFFOLD BayesADMM FedADMM FedAvg FedDyn FedEP FedLap FedLapCov FedLapCovFunc FedLapFunc FedNova "
-    "FedOpt FedProx",
+    "algorithms": "BCM PVI SCAFFOLD BayesADMM FedADMM FedAvg FedDyn FedEP FedLap FedLapCov FedLapCovFunc FedLapFunc "
+    "FedNova FedOpt FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",

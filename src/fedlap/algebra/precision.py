@@ -48,7 +48,7 @@ class Diagonal(Linear):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.d, dtype)
 
-    def __add__(self, other: Any) -> "Diagonal | Shifted":
+    def __add__(self, other: Any) -> Any:
         if isinstance(other, (Full, Shifted)):
             return other + self
         return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
@@ -169,8 +169,8 @@ class Shifted(Linear):
         return Full(self.flat).positive_part()
 
     def covariance(self, like: Vector) -> Factored:
-        V = np.asarray(self.V, np.float64)
-        return factored(V + float(self.delta) * np.eye(len(V)))  # in double precision, where δ is not lost
+        V, delta = np.asarray(self.V, np.float64), np.asarray(self.delta, np.float64)
+        return factored(V + np.diag(np.broadcast_to(delta, len(V))))  # in double precision, where δ is not lost
 
     @property
     def flat(self) -> Array:

@@ -7,7 +7,7 @@ from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Algorithm, Counted, Nothing, Point, algorithm
 
 
-class Moments(NamedTuple):
+class Adaptive(NamedTuple):
     """w_g, and the server's own: m, how it has moved, and v, how far, squared; None where nothing asks for it."""
 
     w: Vector
@@ -16,7 +16,7 @@ class Moments(NamedTuple):
 
 
 @algorithm
-class FedOpt(Algorithm[Moments, Nothing, Point, Counted]):
+class FedOpt(Algorithm[Adaptive, Nothing, Point, Counted]):
     """
     w_k ← argmin_w  ℓ̄_k(w)
     Δ   ← Σ_k N_k (w_k − w_g) / Σ_k N_k                 over the clients drawn
@@ -38,7 +38,7 @@ class FedOpt(Algorithm[Moments, Nothing, Point, Counted]):
     mean_loss = True
 
     def init(self, s, start):
-        return Moments(start, s.zeros, None if self.rule == "sgd" else s.zeros + self.tau**2), Nothing()
+        return Adaptive(start, s.zeros, None if self.rule == "sgd" else s.zeros + self.tau**2), Nothing()
 
     def broadcast(self, g):
         return g._replace(m=None, v=None)
@@ -56,10 +56,10 @@ class FedOpt(Algorithm[Moments, Nothing, Point, Counted]):
         change = c.average(lambda k: k.w, weights=lambda k: k.n) - g.w
         m = self.beta1 * g.m + (1 - self.beta1) * change
         if self.rule == "sgd":
-            return Moments(g.w + self.learning_rate * m, m, None)
+            return Adaptive(g.w + self.learning_rate * m, m, None)
         v = self.spread(g.v, change.times(change))
         steps = v.map(lambda v: self.learning_rate / (v**0.5 + self.tau))
-        return Moments(g.w + steps.times(m), m, v)
+        return Adaptive(g.w + steps.times(m), m, v)
 
     def spread(self, v: Vector, square: Vector) -> Vector:
         if self.rule == "adagrad":

@@ -38,9 +38,12 @@ def padded(run: Simulation) -> Simulation:
         pool=pool._replace(inputs=_longer(pool.inputs, 0), labels=_longer(pool.labels, 0)),
         shards=shards._replace(rows=_longer(shards.rows, 1)),
     )
-    inputs, labels = run.test
-    test: Any = (_longer(inputs, 0), _longer(labels, 0), on_device(len(labels)))
-    return replace(run, setup=setup, test=test)
+    test: Any = None if run.test is None else _with_room(*run.test)
+    return replace(run, setup=setup, test=test, watch={name: _with_room(*each) for name, each in run.watch.items()})
+
+
+def _with_room(inputs: jax.Array, labels: jax.Array) -> Any:
+    return _longer(inputs, 0), _longer(labels, 0), on_device(len(labels))
 
 
 def in_room(function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
