@@ -1,4 +1,4 @@
-"""Losses and quadratics of the oracle, in slow NumPy: values, gradients, Hessians, and Newton's argmin of their sums."""
+"""Losses and quadratics of the oracle, in slow NumPy: values, gradients, Hessians, and Newton's argmin of sums."""
 
 from collections.abc import Callable
 from typing import NamedTuple
