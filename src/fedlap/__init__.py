@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap import models as models
     from fedlap import solvers as solvers
     from fedlap.algebra.damping import by_share, damping, evenly, then
-    from fedlap.algebra.hyperparameters import hyper
+    from fedlap.algebra.hyperparameters import hyper, hyperparameters
     from fedlap.algebra.precision import Diagonal, Full
     from fedlap.algebra.quadratic import fold, linear, square
     from fedlap.algebra.vector import Vector
@@ -99,6 +99,7 @@ __all__ = [
     "glm",
     "homogeneous",
     "hyper",
+    "hyperparameters",
     "label_rate",
     "lbfgs",
     "linear",
@@ -121,7 +122,7 @@ __all__ = [
 
 _HOMES = {
     "algebra.damping": "by_share damping evenly then",
-    "algebra.hyperparameters": "hyper",
+    "algebra.hyperparameters": "hyper hyperparameters",
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
