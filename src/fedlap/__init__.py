@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
     from fedlap import solvers as solvers
     from fedlap.algebra.damping import by_share, damping, evenly, then
     from fedlap.algebra.evidence import evidence
-    from fedlap.algebra.hyperparameters import hyper
+    from fedlap.algebra.hyperparameters import hyper, hyperparameters
     from fedlap.algebra.precision import Diagonal, Full
     from fedlap.algebra.quadratic import fold, linear, square
     from fedlap.algebra.vector import Vector
@@ -113,6 +113,7 @@ __all__ = [
     "glm",
     "homogeneous",
     "hyper",
+    "hyperparameters",
     "ivon",
     "label_rate",
     "lbfgs",
@@ -137,7 +138,7 @@ __all__ = [
 _HOMES = {
     "algebra.damping": "by_share damping evenly then",
     "algebra.evidence": "evidence",
-    "algebra.hyperparameters": "hyper",
+    "algebra.hyperparameters": "hyper hyperparameters",
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
