@@ -39,6 +39,15 @@ def test_with_draws_and_alpha_1_it_is_pvi():
     follows(oracle.bayes_admm(squared, clients, ALL, DELTA, **steps), fedlap.BayesADMM(delta=DELTA, **steps), **exact)
 
 
+def test_alpha_does_not_matter_where_gamma_rho_K_is_1():
+    """γρ Σ_k (q_k − q_g) is then mean_k q_k − q_g: what the factors gain is what the average gains."""
+    clients, steps = points(federation(3)), {"rho": 1.6, "gamma": 1 / 4.8, "tau": 0.7, "covariance": "full"}
+    whole, small = (list(oracle.bayes_admm(softmax, clients, ALL, DELTA, alpha=alpha, **steps)) for alpha in (1.0, 0.2))
+    for one, other in zip(whole, small, strict=True):
+        assert_same(other.w, one.w, ROUNDING)
+        assert_same(other.S, one.S, ROUNDING)
+
+
 STEPS = [(1.0, 1.0, 0.4), (1.0, 0.5, 0.9), (2.0, 1.0, 1 / 7), (0.7, 0.4, 0.3)]  # ρ, γ, α
 
 

@@ -78,7 +78,7 @@ CASES = [
     Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"covariance": "full"}, drawn=("delta", "rho", "tau")),
-    Case("bayes_admm", fixed={"rho": 1.2, "gamma": "by_share", "tau": 0.5}, drawn=("delta",)),
+    Case("bayes_admm", fixed={"rho": 1.2, "gamma": 0.2, "tau": 0.5}, drawn=("delta",)),
     Case("fedep", fixed={"rho": "evenly", "covariance": "full", "shared": True}, drawn=("delta", "eta")),
 ]
 
