@@ -89,6 +89,10 @@ def test_a_part_of_the_rows_may_be_the_test_set():
     assert any(rows != federation.test_inputs.tolist() for rows in other)
 
 
+def test_there_need_be_no_test_set():
+    assert not made(test=None).has_test and made(test=None).features == made().features
+
+
 def test_levels_may_be_said():
     """In the order wished, more than anybody has, and of numbers that are codes."""
     federation = made(categories={"sex": ["other", "female", "male"], "age": [35, 39.5, 48, 61, 66, 70]})

@@ -50,6 +50,8 @@ def test_two_classes_are_the_pooled_logistic_regression(delta):
     assert found.classes_.tolist() == ["ill", "well"] and found.sites_.tolist() == ["city", "coast", "north"]
     assert (found.predict(X) == pooled.predict(ONES)).all() and 1 < found.n_iter_ < 10
     assert found.history_.classes == ("ill", "well")
+    p = expit(np.where(ILL == "well", 1, -1) * (ONES @ pooled.coef_[0]))
+    assert found.history_.watched["train"].nll[-1] == pytest.approx(-np.log(p).mean(), rel=1e-6)
 
 
 def test_several_classes_are_the_pooled_multinomial_regression():

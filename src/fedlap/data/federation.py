@@ -154,7 +154,7 @@ class Federation:
         Args:
             frames: the table of each client, by the client's name.
             target: the column of labels, as in `from_arrays`; new rows need not have it.
-            test: a table like those of the clients, or a fraction of each client's rows to hold out.
+            test: a table like those of the clients, a fraction of each client's rows to hold out, or nothing.
             categories: the levels of categories, in order, by column: where clients' rows have not all the same ones,
                 or where numbers are codes.
             classes: as in `from_arrays`.
@@ -173,10 +173,8 @@ class Federation:
         names = validation.client_names(tuple(frames), len(frames))
         read = {f"client {client!r}": entries(f"client {client!r}", frames[client]) for client in names}
         coding = agree(read, target, categories or {})
-        if test is None:
-            raise ConfigError("test is missing; expected a table, or a fraction of each client's rows, such as 0.2")
         part = is_number(test)
-        if not part:
+        if test is not None and not part:
             read["the test set"] = entries("the test set", test)
             if target not in read["the test set"]:
                 raise DataError(f"the test set has no column {target!r}, the target")
@@ -184,7 +182,7 @@ class Federation:
         pairs = {what: (coding.code(what, table, first), table[target].values) for what, table in read.items()}
         made = cls.from_arrays(
             clients=[pairs[f"client {client!r}"] for client in names],
-            test=pairs.get("the test set", pairs[first]),
+            test=pairs.get("the test set"),
             names=names,
             classes=classes,
             name=name,

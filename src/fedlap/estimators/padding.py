@@ -31,19 +31,21 @@ def roomy(count: int) -> int:
 
 
 def padded(run: Simulation) -> Simulation:
-    """A run with room: rows that no client owns, row numbers that nobody counts, sets that say how many rows count."""
+    """A run without a test set, with room: rows that no client owns, row numbers that nobody counts.
+
+    A set that is watched says how many of its rows count.
+    """
     pool, shards = run.setup.pool, run.setup.shards
     setup = replace(
         run.setup,
         pool=pool._replace(inputs=_longer(pool.inputs, 0), labels=_longer(pool.labels, 0)),
         shards=shards._replace(rows=_longer(shards.rows, 1)),
     )
-    test: Any = None if run.test is None else _with_room(*run.test)
-    return replace(run, setup=setup, test=test, watch={name: _with_room(*each) for name, each in run.watch.items()})
-
-
-def _with_room(inputs: jax.Array, labels: jax.Array) -> Any:
-    return _longer(inputs, 0), _longer(labels, 0), on_device(len(labels))
+    watch: Any = {
+        name: (_longer(inputs, 0), _longer(labels, 0), on_device(len(labels)))
+        for name, (inputs, labels) in run.watch.items()
+    }
+    return replace(run, setup=setup, watch=watch)
 
 
 def in_room(function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
