@@ -44,7 +44,7 @@ class Diagonal(Linear):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.d, dtype)
 
-    def __add__(self, other: Any) -> "Diagonal | Shifted":
+    def __add__(self, other: Any) -> Any:
         if isinstance(other, (Full, Shifted)):
             return other + self
         return Diagonal(self.d + (other.d if isinstance(other, Diagonal) else _number(other)))
