@@ -262,8 +262,11 @@ def fedlap(loss, clients, drawn, delta, rho):
 
 
 def mackay(delta, w, H):
-    """MacKay (1992), the step of δ: γ/‖w‖², where γ = P − δ tr (δI + H)⁻¹; as it was while nothing is known."""
-    return (w.size - delta * np.trace(np.linalg.inv(delta * np.eye(w.size) + H))) / (w @ w) if H.any() else delta
+    """MacKay (1992), the step of δ: γ/‖w‖², where γ = P − δ tr (δI + H)⁻¹; at most to twice or half of what it was."""
+    if not H.any():  # nothing is known yet
+        return delta
+    gamma = w.size - delta * np.trace(np.linalg.inv(delta * np.eye(w.size) + H))
+    return np.clip(gamma / (w @ w), delta / 2, delta * 2)
 
 
 def undamped(V, reached):

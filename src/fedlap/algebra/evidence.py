@@ -4,6 +4,10 @@
 
 γ counts the weights that data determine. Where they determine none, the evidence says nothing of δ, and it stays as it
 is; where they say that all weights are best at zero, δ would grow without end, and is held at MOST.
+
+A diagonal S does not see that weights share what data say: its γ is never below that of the full one, as the diagonal
+of a matrix is less spread than its eigenvalues. δ is then too large, twice or so in a regression. In a network γ may
+exceed the number of rows, and δ suppress what was learnt: there a number is better, see benchmarks/evidence.py.
 """
 
 from typing import Any
@@ -19,6 +23,7 @@ from fedlap.domains import POSITIVE, TRUTH, Domain, as_real, real
 from fedlap.errors import ConfigError, unknown
 
 LEAST, MOST = 1e-6, 1e6
+PACE = 2  # times δ at most in a round: the clients follow by ρ only, and what shrinks a network to zero ends it
 START = real(f"a number from {LEAST:g} to {MOST:g}", lambda value: LEAST <= value <= MOST)
 
 
@@ -33,7 +38,10 @@ class Evidence:
 
 
 def evidence(start: float = 1.0, by_layer: bool = False) -> Evidence:
-    """δ by the evidence, as `delta="evidence"`, from a start of your own; or one for each of the model's arrays."""
+    """δ by the evidence, as `delta="evidence"`, from a start of your own; or one for each of the model's arrays.
+
+    For regressions and other small models. With a diagonal covariance δ of a network comes out far too large.
+    """
     if not is_traced(start):
         START.check("evidence: start", start)
     TRUTH.check("evidence: by_layer", by_layer)
@@ -68,9 +76,8 @@ def kept(rule: Any, delta: Any) -> Any:
 def _step(delta: Array, gamma: Array, square: Array) -> Array:
     """γ/‖w‖² within bounds; δ as it was where γ is no more than rounding."""
     heard = gamma > jnp.sqrt(jnp.finfo(gamma.dtype).eps)
-    beyond = gamma > MOST * square  # and where ‖w‖ is zero
-    found = jnp.where(beyond, MOST, jnp.maximum(gamma / jnp.where(beyond, 1, square), LEAST))
-    return jnp.where(heard, found, delta)
+    found = jnp.where(square > 0, gamma / jnp.where(square > 0, square, 1), MOST)
+    return jnp.where(heard, jnp.clip(jnp.clip(found, delta / PACE, delta * PACE), LEAST, MOST), delta)
 
 
 def _total(tree: Any) -> Any:

@@ -17,7 +17,7 @@ class FedLapCov(Algorithm[DampedGaussian, DampedFactor, Laplace, DampedFactor]):
     ρ = 1/K, the default, or N_k/N: safe with every covariance and model, as w_g is an average of what clients ask for.
     ρ = 1: Newton's method, with covariance="full" and a convex loss. A diagonal does not know that correlated features
     share a correction, every client makes it in full, and w_g diverges.
-    δ: a number, or "evidence", with which the server chooses it, γ/‖w_g‖² where γ = P − δ tr S_g⁻¹ (without the lag).
+    δ: a number, or "evidence": the server's δ ← γ/‖w_g‖², γ = P − δ tr S_g⁻¹ without the lag; not for networks.
     S_g lags: after R rounds it has the part 1 − (1 − ρ)^R of every H_k; history.precision has all of it.
     """
 
