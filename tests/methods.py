@@ -22,6 +22,7 @@ HYPER = {
     "fedlap_cov": {"delta": 0.7, "rho": 0.4},
     "fedlap_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
+    "fedlap_kron": {"delta": 0.7, "rho": 0.4, "refresh": 2},
 }
 
 TRACES = []

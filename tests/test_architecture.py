@@ -39,7 +39,7 @@ ROOMS = {
     "solvers": "arrays errors algebra algorithms",
     "data": "errors checks domains files",
     "regression": "errors checks files data",
-    "models": "arrays errors checks domains data",
+    "models": "arrays errors checks domains algebra data",
     "engines": "arrays errors streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",

@@ -297,6 +297,7 @@ DEFAULTS = {
     "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
     "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",
     "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
+    "algorithm fedlap_kron": "delta, rho=evenly, refresh=10",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",

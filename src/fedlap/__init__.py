@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
         FedLapCov,
         FedLapCovFunc,
         FedLapFunc,
+        FedLapKron,
         FedProx,
     )
     from fedlap.algorithms.base import Algorithm, Dual, Point, algorithm
@@ -66,6 +67,7 @@ __all__ = [
     "FedLapCov",
     "FedLapCovFunc",
     "FedLapFunc",
+    "FedLapKron",
     "FedProx",
     "Federation",
     "FedlapError",
@@ -117,7 +119,7 @@ _HOMES = {
     "algebra.precision": "Diagonal Full",
     "algebra.quadratic": "fold linear square",
     "algebra.vector": "Vector",
-    "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedProx",
+    "algorithms": "BCM PVI FedADMM FedAvg FedDyn FedLap FedLapCov FedLapCovFunc FedLapFunc FedLapKron FedProx",
     "algorithms.base": "Algorithm Dual Point algorithm",
     "data": "Federation dirichlet homogeneous label_rate natural two_classes_per_client",
     "domains": "Domain choice optional",

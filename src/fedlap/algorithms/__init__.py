@@ -12,6 +12,7 @@
 | `fedlap_cov`      | vᵀw − ½wᵀVw + ½‖w−w_g‖²_{S_g}      | (v, V)  | t + ρ(q_k−q_g) | t            | S_g⁻¹ Σ v      |
 | `fedlap_func`     | FedLap − Σ τℓ(ŷ,w) + ΣΣ τℓ(ŷ_g,w)  | (v, ŷ)  | FedLap, ŷ←f(w_k)| (v, ŷ)      | argmin         |
 | `fedlap_cov_func` | FedLap-Cov and the same two sums   | (v,V,ŷ) | both of these  | (v, V, ŷ)    | argmin         |
+| `fedlap_kron`     | FedLap-Cov in a basis, x = Uᵀw     | (v, V)  | t + ρ(q_k−q_g) | t, moments   | U S_g⁻¹ Σ v    |
 
 To add one: write its file and add its line to `ALGORITHMS`. The command line, the conformance tests and the
 documentation find it there.
@@ -25,6 +26,7 @@ from fedlap.algorithms.fedlap import FedLap
 from fedlap.algorithms.fedlap_cov import FedLapCov
 from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
 from fedlap.algorithms.fedlap_func import FedLapFunc
+from fedlap.algorithms.fedlap_kron import FedLapKron
 from fedlap.algorithms.fedprox import FedProx
 from fedlap.algorithms.pvi import PVI
 
@@ -39,4 +41,5 @@ ALGORITHMS = {
     "fedlap_cov": FedLapCov,
     "fedlap_func": FedLapFunc,
     "fedlap_cov_func": FedLapCovFunc,
+    "fedlap_kron": FedLapKron,
 }
