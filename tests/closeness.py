@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from fedlap.algebra.kronecker import Rotated
 from fedlap.algebra.precision import Diagonal
 
 EXACT = 1e-8
@@ -26,6 +27,8 @@ def flat(vector):
 
 def dense(precision):
     """[P, P], or [K, P, P], of a precision of either structure."""
+    if isinstance(precision, Rotated):
+        return np.asarray(precision.full)
     if not isinstance(precision, Diagonal):
         return np.asarray(precision.flat)
     diagonal = flat(precision)

@@ -42,6 +42,11 @@ class Loss:
         curvature = np.stack([self.curvature(f) for f in self.outputs(points, w)])
         return np.einsum("n,ncd,na,nb->cadb", points.mass, curvature, points.x, points.x).reshape(w.size, w.size)
 
+    def moments(self, points, w):
+        """Σ m xxᵀ and Σ m ∇²A(f): the Hessian is their Kronecker product where only one of them varies."""
+        curvature = np.stack([self.curvature(f) for f in self.outputs(points, w)])
+        return points.x.T @ (points.mass[:, None] * points.x), np.tensordot(points.mass, curvature, 1)
+
     def soften(self, points, w):
         """The same points, with the predictions of w as targets."""
         return points._replace(targets=points.mass[:, None] * self.predict(self.outputs(points, w)))

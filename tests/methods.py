@@ -27,6 +27,7 @@ HYPER = {
     "fedlap_cov_func": {"delta": 0.7, "rho": 0.4, "tau": 0.2},
     "bayes_admm": {"delta": 0.7, "rho": 1.3, "gamma": 0.4, "tau": 0.6, "samples": 3},
     "fedep": {"delta": 0.7, "rho": 0.4, "eta": 0.8},
+    "fedlap_kron": {"delta": 0.7, "rho": 0.4, "refresh": 2},
 }
 
 # These begin where the network does; the others at the mean of their prior, zero.

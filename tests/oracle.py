@@ -297,6 +297,48 @@ def fedlap_cov(loss, clients, drawn, delta, rho, covariance, evidence=False):
         yield Round(w_g, S_g, list(v), list(V), delta=delta)
 
 
+def fedlap_kron(loss, clients, drawn, delta, rho, refresh):
+    """Eqs. (12), (14) and (21) with H_k that are diagonal in a basis U of all weights, as dense matrices throughout.
+
+    Factors are kept in the weights' own coordinates: V_k = U diag(UᵀH_kU) Uᵀ. A client says it in the basis of the
+    last round it took part in; the server turns the others' in its sum, and again if the basis changes.
+    """
+    P = size(clients)
+    w_g, S_g, U, age, asked = np.zeros(P), delta * np.eye(P), np.eye(P), refresh, refresh > 0
+    v, V = [np.zeros(P) for _ in clients], [np.zeros((P, P)) for _ in clients]
+    A, B, told = [0.0 for _ in clients], [0.0 for _ in clients], set()
+    for active in drawn:
+        for k in active:
+            w_k = argmin(
+                energy(loss, clients[k]).plus(line(v[k]), square(-V[k]), square(S_g, around=w_g)),
+                w_g,
+            )
+            H_k = diagonal_in(U, loss.hessian(clients[k], w_k))
+            S_k = H_k - V[k] + S_g
+            rho_k = damping(rho, k, clients)
+            v[k] = v[k] + rho_k * (S_k @ w_k - S_g @ w_g)
+            V[k] = (1 - rho_k) * V[k] + rho_k * H_k
+            if asked:
+                A[k], B[k] = loss.moments(clients[k], w_k)
+                told.add(k)
+        S_g = delta * np.eye(P) + sum(V)
+        w_g = np.linalg.solve(S_g, sum(v))
+        age += 1
+        if len(told) == len(clients):
+            U, age, told = np.kron(np.linalg.eigh(sum(B))[1], np.linalg.eigh(sum(A))[1]), 0, set()
+            for k in range(len(clients)):
+                V_k = diagonal_in(U, V[k])
+                v[k], V[k] = v[k] + (V_k - V[k]) @ w_g, V_k
+            S_g = delta * np.eye(P) + sum(V)
+        asked = 0 < refresh <= age + 1
+        yield Round(w_g, precision=S_g)
+
+
+def diagonal_in(U, matrix):
+    """U diag(UᵀMU) Uᵀ."""
+    return (U * np.diag(U.T @ matrix @ U)) @ U.T
+
+
 def fedlap_func(loss, clients, drawn, delta, rho, tau, memory):
     """Eq. (17) with τ_i = τ N_kc/M_kc (App. E); `memory` is each client's points, whose masses are N_kc/M_kc.
 
@@ -444,4 +486,5 @@ ALGORITHMS = {
     "fedlap_cov_func": fedlap_cov_func,
     "bayes_admm": bayes_admm,
     "fedep": fedep,
+    "fedlap_kron": fedlap_kron,
 }

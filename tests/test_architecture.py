@@ -41,7 +41,7 @@ ROOMS = {
     "solvers": "arrays errors registry domains algebra algorithms",
     "data": "errors checks registry sheets domains files",
     "regression": "errors checks files data",
-    "models": "arrays errors checks registry domains data",
+    "models": "arrays errors checks registry domains algebra data",
     "engines": "arrays errors checks streams files machine algebra algorithms solvers models",
     "settings": "errors documents identity registry domains algebra algorithms solvers models",
     "run": "arrays errors identity checks domains streams files machine algebra algorithms solvers data models engines",

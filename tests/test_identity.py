@@ -302,6 +302,7 @@ DEFAULTS = {
     "algorithm fedlap_cov_func": "delta, tau=1.0, rho=evenly, covariance='diagonal', memory=1",
     "algorithm bayes_admm": "delta, rho=1.0, gamma=evenly, tau=1.0, alpha=None, covariance='diagonal', samples=0",
     "algorithm fedep": "delta, rho=evenly, eta=1.0, shared=False, covariance='diagonal'",
+    "algorithm fedlap_kron": "delta, rho=evenly, refresh=10",
     "solver adam": "epochs=5, batch=32, learning_rate=0.001, clip=None, keep=False",
     "solver sgd": "epochs=5, batch=32, learning_rate=0.01, momentum=0.0, clip=None",
     "solver optimiser": "optimiser, learning_rate, epochs=5, batch=32, clip=None, keep=False",

@@ -116,7 +116,9 @@ FRACTION = real("a number, 0 or above and below 1", lambda value: 0 <= value < 1
 COUNT = Domain(f"a whole number above 0, at most {MOST:,}", lambda value: is_whole(value, least=1, most=MOST))
 WHOLE = Domain(f"a whole number, 0 or above, at most {MOST:,}", lambda value: is_whole(value, most=MOST))
 TRUTH = Domain("true or false", lambda value: isinstance(value, bool))
-STRUCTURE = choice("diagonal", "full")
+STRUCTURE = dataclasses.replace(
+    choice("diagonal", "full"), expected='"diagonal" or "full"; a Kronecker covariance is FedLapKron'
+)
 ANY = Domain("any value", lambda value: True)  # of an argument that its function checks by itself
 
 

@@ -8,7 +8,7 @@ because columns may differ by ten powers of ten.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -111,12 +111,13 @@ def silent(matrix: Array) -> Silent:
     return Silent(scale[:, None] * null, jnp.where(swept, 0, jnp.diagonal(table)))
 
 
-def unless(fine: Array, value: Array, make: Callable[[], Array]) -> Array:
+def unless(fine: Array | bool, value: Any, make: Callable[[], Any]) -> Any:
     """The value where that is fine, and otherwise another one, which is not made if nobody needs it.
 
     `lax.cond` would make both of them under `vmap`, where a loop runs as often as the longest of them.
     """
-    return jax.lax.while_loop(lambda carry: carry[0], lambda carry: (False & carry[0], make()), (~fine, value))[1]
+    missing = jnp.logical_not(fine)
+    return jax.lax.while_loop(lambda carry: carry[0], lambda carry: (False & carry[0], make()), (missing, value))[1]
 
 
 def unit(diagonal: Array) -> Array:

@@ -17,6 +17,7 @@
 | `fedlap_cov_func` | FedLap-Cov and the same two sums   | (v,V,ŷ) | both of these  | (v, V, ŷ)    | argmin         |
 | `bayes_admm`      | E_q[log t] + ρ KL(q‖q_g)           | (v, V)  | t + γρ(q_k−q_g)| t + βq_k     | α(p_0 + Σ ·)   |
 | `fedep`           | FedLap-Cov's; t may be shared      | (v, V)  | t + ρ(q_k−q_g) | t            | to p_0 + Σ t, η|
+| `fedlap_kron`     | FedLap-Cov in a basis, x = Uᵀw     | (v, V)  | t + ρ(q_k−q_g) | t, moments   | U S_g⁻¹ Σ v    |
 
 To add one: write its file and add its line to `ALGORITHMS`. The command line, the conformance tests and the
 documentation find it there.
@@ -35,6 +36,7 @@ from fedlap.algorithms.fedlap import FedLap
 from fedlap.algorithms.fedlap_cov import FedLapCov
 from fedlap.algorithms.fedlap_cov_func import FedLapCovFunc
 from fedlap.algorithms.fedlap_func import FedLapFunc
+from fedlap.algorithms.fedlap_kron import FedLapKron
 from fedlap.algorithms.fednova import FedNova
 from fedlap.algorithms.fedopt import FedOpt
 from fedlap.algorithms.fedprox import FedProx
@@ -58,6 +60,7 @@ _OWN = {
     "fedlap_cov_func": FedLapCovFunc,
     "bayes_admm": BayesADMM,
     "fedep": FedEP,
+    "fedlap_kron": FedLapKron,
 }
 
 ALGORITHMS = Registry(

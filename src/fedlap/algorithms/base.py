@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, get_args
 
 from fedlap.algebra.hyperparameters import hyperparameters
+from fedlap.algebra.kronecker import Kronecker, Turn
 from fedlap.algebra.soft_labels import SoftLabels
 from fedlap.algebra.vector import Vector
 
@@ -123,6 +124,29 @@ class LabelledFactor(NamedTuple):
     reached: Any  # 1 − Π(1 − ρ)
 
 
+class TurnedGaussian(NamedTuple):
+    """N(w, S⁻¹) with a diagonal S in the basis U = turn.new, and how to come there from the basis before."""
+
+    w: Vector
+    S: Any
+    ahead: Any  # S without the lag of damping; the server's own
+    turn: Turn
+    odd: Any  # the parity of U: every client has this basis or the one before
+    ask: Any  # whether clients are to say what the next basis is found from
+    left: Any  # rounds until they are asked; the server's own
+
+
+class TurnedFactor(NamedTuple):
+    """log t(w) = vᵀx − ½xᵀVx, x = Uᵀw, in the basis of that parity, and what the next one is found from."""
+
+    v: Vector
+    V: Any
+    reached: Any
+    odd: Any
+    moments: Kronecker  # zeros, which need not be sent, unless `told`
+    told: Any
+
+
 class Client(NamedTuple):
     """All that an algorithm may ask of client k. Inside an objective it is a minibatch of k."""
 
@@ -133,7 +157,9 @@ class Client(NamedTuple):
     start: Vector  # where the local optimiser begins: the network's init, then w_g
     loss: Callable[[Vector], Any]  # ℓ_k(w), a sum over the data, never a mean
     gradient: Callable[[Vector], Vector]  # ∇ℓ_k(w), of all data, also inside an objective
-    hessian: Callable[[Vector, str], Any]  # H_k(w), "diagonal" or "full"
+    hessian: Callable[[Vector, Any], Any]  # H_k(w), "diagonal" or "full", or in a basis
+    turned: Callable[[Any], Callable[[Vector], Any]]  # of a basis U: x ↦ Ux for a loss, the data turned once for all x
+    moments: Callable[[Vector, Any], Any]  # Σ aaᵀ and Σ ggᵀ of each layer that a basis turns
     memory_hessian: Callable[[Vector, str], Any]  # the same, of Σ_i τ_i ℓ(ŷ_i, w) over k's memory points
     soften: Callable[[Vector], SoftLabels]  # ŷ_k: predictions of w on k's memory points
     own: Callable[[SoftLabels], SoftLabels]  # those labels among all memory points
@@ -183,6 +209,7 @@ class Server(NamedTuple):
     zero: Any
     zeros: Vector
     identity: Callable[[str], Any]  # I, "diagonal" or "full"
+    basis: Callable[[], Any]  # U = I, for the layers that a basis turns
     unlabelled: SoftLabels  # the soft labels of a client that has not spoken
     silence: SoftLabels  # the labels of all memory points before anybody has spoken
     distil: Callable[[Vector, SoftLabels], Any]
@@ -196,6 +223,7 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     one_shot: ClassVar[bool] = False  # whether a second round of all clients would change nothing
     mean_loss: ClassVar[bool] = False  # whether client_update is stated on ℓ_k/N_k, and not on the sum ℓ_k
     curvatures: ClassVar[bool] = False  # whether every V is a curvature, and so never below zero
+    matrices: ClassVar[bool] = False  # whether clients send matrices of moments, which say as much as a full covariance
     revision: ClassVar[int] = 1  # raised when the mathematics change: what ran before is then another run
     memory: int = 0  # how many inputs per class a client shows to the others; a hyper-parameter where it is chosen
 

@@ -5,12 +5,13 @@ Both are made from a `setup`, all that stays fixed during a run (`engines.setup`
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.algebra.kronecker import Kronecker, Seen, Sides
 from fedlap.algebra.precision import Diagonal, Full, Isotropic, identity
 from fedlap.algebra.quadratic import fold, square
 from fedlap.algebra.soft_labels import Distilled, Memory, SoftLabels, weigh
@@ -19,10 +20,10 @@ from fedlap.algorithms.base import Client, Server
 from fedlap.arrays import Array, Key, Number, Tree
 from fedlap.engines.pace import SolverPace
 from fedlap.errors import ConfigError
-from fedlap.models.curvature import Curvature, Examples, GaussNewton, gradient
+from fedlap.models.curvature import Curvature, Examples, GaussNewton, gradient, no_turn
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
-from fedlap.models.narrow import narrow
+from fedlap.models.narrow import first_dense, narrow
 
 if TYPE_CHECKING:
     from fedlap.engines.setup import Setup  # which is made of what is defined here
@@ -131,6 +132,8 @@ def client(
         loss=_loss(task, pool, client_rows, real, shard.n, lambda w, x: task.model.apply(w.tree, x)),
         gradient=lambda w: Vector(gradient(task.model, task.likelihood, w.tree, data)),
         hessian=lambda w, structure: _curvature(task, task.curvature, w, structure, data),
+        turned=lambda basis: _turned(task, data, basis),
+        moments=lambda w, like: _moments(task, w, like, data),
         memory_hessian=lambda w, structure: _memory_curvature(task, w, structure, points),
         soften=lambda w: weigh(shard.weights, _predict(task, w, pool.memory[places])),
         own=memory.place,
@@ -167,6 +170,7 @@ def server(setup: "Setup", zeros: Vector, participation: Number) -> Server:
         zero=jnp.zeros((), dtype),
         zeros=zeros,
         identity=lambda structure: identity(structure, zeros, setup.count),
+        basis=lambda: no_turn(task.model, zeros.tree),
         unlabelled=SoftLabels(jnp.zeros(points, dtype), jnp.zeros((points, setup.classes), dtype)),
         silence=SoftLabels(jnp.zeros(len(pool.memory), dtype), jnp.zeros((len(pool.memory), setup.classes), dtype)),
         distil=distillation(task, pool.memory),
@@ -198,22 +202,62 @@ def _predict(task: Task, w: Vector, inputs: Array) -> Array:
 
 
 def _loss(
-    task: Task, pool: Pool, rows: Array, real: Array, n: Array, outputs: Callable[[Vector, Array], Array]
-) -> Callable[[Vector], Array]:
+    task: Task, pool: Pool, rows: Array, real: Array, n: Array, outputs: Callable[[Any, Array], Array]
+) -> Callable[[Any], Array]:
     """An unbiased estimate of the sum over all n examples, from those rows that are real."""
-    inputs, labels = pool.inputs[rows], pool.labels[rows]
+    labels = pool.labels[rows]
 
-    def loss(w: Vector) -> Array:
+    def loss(w: Any) -> Array:
+        seen = w if isinstance(w, Seen) else Seen(w.tree)
+        inputs = pool.inputs[rows] if seen.inputs is None else seen.inputs[seen.place(rows)]
         losses = task.likelihood.loss(outputs(w, inputs), labels)
         return n * jnp.where(real, losses, 0).sum() / real.sum()
 
     return loss
 
 
-def _curvature(task: Task, kind: Curvature, w: Vector, structure: str, examples: Examples) -> Diagonal | Full:
+def _curvature(task: Task, kind: Curvature, w: Vector | Seen, structure: str, examples: Examples) -> Diagonal | Full:
+    if isinstance(w, Seen) and w.inputs is not None:
+        examples = examples._replace(inputs=w.inputs, rows=w.place(examples.rows))
     if structure == "diagonal":
         return Diagonal(Vector(kind.diagonal(task.model, task.likelihood, w.tree, examples)))
     return Full(kind.full(task.model, task.likelihood, w.tree, examples))
+
+
+TURNED = 256  # rows at a time: clients are padded to the longest, and padding is not worth turning
+
+
+def _turned(task: Task, data: Examples, basis: Kronecker) -> Callable[[Vector], Seen]:
+    """x ↦ Ux. Where a network begins with a dense layer, a client's inputs are turned here, and in no step."""
+    _check_moments(task.curvature)
+    layer = first_dense(task.model)
+    if layer is None:
+        return basis.at
+    own = cast(tuple, basis.tree)[layer]
+    sides, rows = own["weight"], data.rows
+    size = min(TURNED, len(rows))
+    padded = jnp.pad(rows, (0, -len(rows) % size), mode="edge")
+
+    def turn(step: Number, turned: Array) -> Array:
+        some = data.inputs[jax.lax.dynamic_slice_in_dim(padded, step * size, size)]
+        return jax.lax.dynamic_update_slice_in_dim(turned, some.reshape(size, -1) @ sides.columns, step * size, 0)
+
+    room = jnp.zeros((len(padded), len(sides.columns)), data.inputs.dtype)
+    turned = jax.lax.fori_loop(0, -(-data.used // size), turn, room)
+    order = jnp.argsort(rows)
+    place = lambda which: order[jnp.searchsorted(rows[order], which)]
+    rest = Kronecker((*basis.tree[:layer], {**own, "weight": Sides(sides.rows, None)}, *basis.tree[layer + 1 :]))
+    return lambda x: rest.at(x)._replace(inputs=turned, place=place)
+
+
+def _check_moments(kind: Any) -> None:
+    if not callable(getattr(kind, "moments", None)):
+        raise ConfigError(f"curvature {kind!r} has no `moments`, which a Kronecker covariance needs; try GaussNewton()")
+
+
+def _moments(task: Task, w: Vector, like: Kronecker, examples: Examples) -> Kronecker:
+    kind: Any = task.curvature
+    return kind.moments(task.model, task.likelihood, w.tree, examples, like)
 
 
 def _memory_curvature(task: Task, w: Vector, structure: str, points: Examples) -> Diagonal | Full:

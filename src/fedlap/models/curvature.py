@@ -7,17 +7,19 @@ read in chunks, as many as `used` needs, so that one program serves clients of e
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from fedlap.algebra.kronecker import Kronecker, Sides, Turned
 from fedlap.arrays import Array, Key, Number, Tree
+from fedlap.errors import ConfigError
 from fedlap.models.likelihood import Likelihood
 from fedlap.models.model import Trainable
-from fedlap.models.network import Network, Weighted, sum_of_squares
+from fedlap.models.network import Dense, Network, Weighted, sum_of_squares
 
 # Numbers in a chunk. What passes between layers should stay in the cache; gradients of single examples
 # cannot, and their bound only keeps the memory in hand.
@@ -40,7 +42,11 @@ class Examples(NamedTuple):
 
 
 class Curvature(Protocol):
-    """What is asked of a curvature: H in one of two structures, summed over the examples."""
+    """What is asked of a curvature: H in one of two structures, summed over the examples.
+
+    It is with respect to the numbers of the parameters, of a weight in factors to those of its core. One that has
+    `moments` too, as those below, serves a Kronecker covariance.
+    """
 
     def diagonal(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree: ...
     def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array: ...
@@ -65,12 +71,29 @@ class GaussNewton:
             return diagonal(model, factor, params, examples.inputs[rows], weights, key)
 
         chunk = lambda: chunk_of(model, factor, params, examples.inputs[:1], examples.key)
-        return _sum(term, jax.tree.map(jnp.zeros_like, params), chunk, examples)
+        return _sum(term, jax.tree.map(jnp.zeros_like, _cores(params)), chunk, examples)
+
+    def moments(
+        self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples, like: Kronecker
+    ) -> Kronecker:
+        """Σ_i ω_i x_i x_iᵀ and Σ_i ω_i g_i g_iᵀ of every layer that has Sides: its inputs, and JᵢᵀFᵢ at its outputs."""
+        factor, layers = self._factor(likelihood), cast(tuple, like.tree)
+
+        def term(rows, weights, key):
+            walk = _walk(model, factor, params, examples.inputs[rows], key)
+            turns = [own.get("weight") is not None for own in layers]
+            return tuple(
+                layer.moments(x, G, weights) if turn else own
+                for turn, own, (layer, x, G) in zip(turns, (0.0 * like).tree, walk, strict=True)
+            )
+
+        chunk = lambda: layer_chunk(model, factor, params, examples.inputs[:1], examples.key)
+        return Kronecker(_sum(term, (0.0 * like).tree, chunk, examples))
 
     def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array:
         """All of H, [P, P], in the order of `ravel_pytree`."""
         factor = self._factor(likelihood)
-        flat, _ = ravel_pytree(params)
+        flat, _ = ravel_pytree(_cores(params))
 
         def term(rows, weights, key):
             gradients = _gradients(model, factor, params, examples.inputs[rows], key)
@@ -93,20 +116,49 @@ class ExactHessian:
     def diagonal(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree:
         """The diagonal of H, shaped as the parameters."""
         matrix = self.full(model, likelihood, params, examples)
-        return ravel_pytree(params)[1](jnp.diagonal(matrix))
+        return ravel_pytree(_cores(params))[1](jnp.diagonal(matrix))
 
     def full(self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Array:
         """All of H, [P, P], in the order of `ravel_pytree`."""
-        flat, unravel = ravel_pytree(params)
+        flat, unravel = ravel_pytree(_cores(params))
 
         def loss(flat, rows, weights):
-            return weights @ likelihood.loss(model.apply(unravel(flat), examples.inputs[rows]), examples.labels[rows])
+            outputs = model.apply(_put(params, unravel(flat)), examples.inputs[rows])
+            return weights @ likelihood.loss(outputs, examples.labels[rows])
 
         def term(rows, weights, key):
             return jax.hessian(loss)(flat, rows, weights)
 
         chunk = lambda: HELD // flat.size
         return _sum(term, jnp.zeros((flat.size, flat.size), flat.dtype), chunk, examples)
+
+    def moments(
+        self, model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples, like: Kronecker
+    ) -> Kronecker:
+        """Those of Gauss–Newton: a Hessian that is none has no factors."""
+        return GaussNewton().moments(model, likelihood, params, examples, like)
+
+
+def no_turn(model: Trainable, params: Tree) -> Kronecker:
+    """The basis in which every weight is as it is: Sides for the weights and biases of dense layers, None for others.
+
+    A bias has the rows of its weight, here and in any basis found from moments. An error if a model has no such layer.
+    """
+    if not isinstance(model, Network) or not any(isinstance(layer, Dense) for layer in model.layers):
+        kind = type(model).__name__
+        raise ConfigError(
+            f"a Kronecker covariance turns dense layers, and of the model ({kind}) none is known; expected a Network "
+            'with dense layers, such as mlp(...), or FedLapCov with covariance="diagonal"'
+        )
+
+    def sides(layer: Any, leaf: Array) -> Sides | None:
+        if not isinstance(layer, Dense):
+            return None
+        rows, *columns = (jnp.eye(size, dtype=leaf.dtype) for size in leaf.shape)
+        return Sides(rows, columns[0] if columns else None)
+
+    layers = zip(model.layers, params, strict=True)
+    return Kronecker(tuple({name: sides(layer, leaf) for name, leaf in own.items()} for layer, own in layers))
 
 
 def gradient(model: Trainable, likelihood: Likelihood, params: Tree, examples: Examples) -> Tree:
@@ -123,14 +175,42 @@ def gradient(model: Trainable, likelihood: Likelihood, params: Tree, examples: E
 
 def _by_layer(network: Any, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
     """The diagonal from the columns of F, pulled back through one layer after the other."""
+
+    def squares(layer, own, x, G):
+        if not isinstance(layer, Weighted):
+            return {}
+        if isinstance(own.get("weight"), Turned):
+            x, G = own["weight"].sides.seen(x, G)
+        return layer.squared_gradients(x, G, weights)
+
+    walk = _walk(network, factor, params, inputs, key)
+    return tuple(squares(layer, own, x, G) for own, (layer, x, G) in zip(params, walk, strict=True))
+
+
+def _walk(network: Any, factor: Factor, params: Tree, inputs: Array, key: Key) -> list[tuple[Any, Array, Array]]:
+    """Every layer with its inputs and the columns of F pulled back to its outputs, from the first to the last."""
     tape = network.linearise(params, inputs)
     cotangents = jnp.moveaxis(factor(tape[-1].outputs, key), -1, 0)
-    diagonal = []
+    walk = []
     for layer, layer_inputs, _, pullback in reversed(tape):
-        weighted = isinstance(layer, Weighted)
-        diagonal.append(layer.squared_gradients(layer_inputs, cotangents, weights) if weighted else {})
+        walk.append((layer, layer_inputs, cotangents))
         (cotangents,) = jax.vmap(pullback)(cotangents)
-    return tuple(reversed(diagonal))
+    return walk[::-1]
+
+
+def _cores(params: Tree) -> Tree:
+    """The numbers that a curvature is with respect to: of a weight in factors its core, of any other itself."""
+    return jax.tree.map(lambda leaf: leaf.core if _is_turned(leaf) else leaf, params, is_leaf=_is_turned)
+
+
+def _put(params: Tree, cores: Tree) -> Tree:
+    """The same parameters with other cores."""
+    put = lambda leaf, core: Turned(core, leaf.sides) if _is_turned(leaf) else core
+    return jax.tree.map(put, params, cores, is_leaf=_is_turned)
+
+
+def _is_turned(thing: Any) -> bool:
+    return isinstance(thing, Turned)
 
 
 def _by_example(model: Trainable, factor: Factor, params: Tree, inputs: Array, weights: Array, key: Key) -> Tree:
@@ -146,7 +226,8 @@ def _gradients(model: Trainable, factor: Factor, params: Tree, inputs: Array, ke
     """JᵢᵀFᵢ, shaped [n, columns, ...] for every parameter."""
 
     def gradients(example, columns):
-        pullback = jax.vjp(lambda params: model.apply(params, example[None])[0], params)[1]
+        apply = lambda cores: model.apply(_put(params, cores), example[None])[0]
+        pullback = jax.vjp(apply, _cores(params))[1]
         return jax.vmap(pullback)(columns.T)[0]
 
     return jax.vmap(gradients)(inputs, factor(model.apply(params, inputs), key))

@@ -36,13 +36,18 @@ class Narrow(NamedTuple):
         return (*params[:layer], {**params[layer], "weight": weight}, *params[layer + 1 :])
 
 
+def first_dense(model: Trainable) -> int | None:
+    """Which layer the inputs come to first, if it is a dense one."""
+    layers = model.layers if isinstance(model, Network) else ()
+    first = next((i for i, each in enumerate(layers) if not isinstance(each, Flatten)), None)
+    return first if first is not None and isinstance(layers[first], Dense) else None
+
+
 def narrow(model: Trainable, inputs: Array) -> Narrow | None:
     """The model in fewer weights, if it begins with a dense layer that is wider than the inputs are many."""
-    if not isinstance(model, Network):
-        return None
-    layer = next((i for i, each in enumerate(model.layers) if not isinstance(each, Flatten)), None)
+    layer = first_dense(model)
     rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
-    if layer is None or not isinstance(model.layers[layer], Dense) or not 0 < len(rows) < rows.shape[1]:
+    if layer is None or not 0 < len(rows) < rows.shape[1]:
         return None
     basis = jnp.linalg.qr(rows.T)[0].T  # orthonormal even where inputs depend on each other
     return Narrow(layer, basis, rows @ basis.T)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from fedlap.algebra.kronecker import Sides, Turned
 from fedlap.arrays import Array, Key
 from fedlap.checks import is_whole
 from fedlap.domains import Domain
@@ -121,7 +122,12 @@ class Dense:
         return _draw(self, key, (width, fan_in), width, fan_in)
 
     def apply(self, params: Params, inputs: Array, key: Key | None = None) -> Array:
-        return _add_bias(params, product(inputs, params["weight"]))
+        weight: Any = params["weight"]
+        if isinstance(weight, Turned):
+            cores = {name: turned.core for name, turned in cast(dict[str, Any], params).items()}
+            inputs, _ = weight.sides.seen(inputs, weight.sides.rows)
+            return _add_bias(cores, product(inputs, weight.core)) @ weight.sides.rows.T
+        return _add_bias(params, product(inputs, weight))
 
     def squared_gradients(self, inputs: Array, cotangents: Array, weights: Array) -> Params:
         """Σ_i ω_i x_ia² Σ_c g_icb²: one product, and no example's gradient is formed."""
@@ -132,6 +138,11 @@ class Dense:
         """Σ_b g_cb g_db (Σ_a x_a² v_ba + v_b): [n, C, C], and no example's gradient is formed."""
         scale = _add_bias(variances, inputs**2 @ variances["weight"].T)
         return jnp.einsum("cno,dno->ncd", cotangents * scale, cotangents)
+
+    def moments(self, inputs: Array, cotangents: Array, weights: Array) -> dict[str, Sides]:
+        """A = Σ_i ω_i x_i x_iᵀ and B = Σ_i ω_i Σ_c g_ic g_icᵀ: the sides of W are B and A, that of b is B."""
+        B = cast(Array, sum((weights[:, None] * column).T @ column for column in cotangents))
+        return _keep_bias(self, Sides(B, (weights[:, None] * inputs).T @ inputs), Sides(B, None))
 
 
 @dataclass(frozen=True)
@@ -230,7 +241,7 @@ def _draw(layer: "Dense | Convolution", key: Key, shape: tuple[int, ...], width:
     return _keep_bias(layer, layer.draw(weight_key, shape, fan_in), layer.draw(bias_key, (width,), fan_in))
 
 
-def _keep_bias(layer: "Dense | Convolution", weight: Array, bias: Array) -> Params:
+def _keep_bias(layer: "Dense | Convolution", weight: Any, bias: Any) -> dict[str, Any]:
     return {"weight": weight, "bias": bias} if layer.bias else {"weight": weight}
 
 

@@ -143,8 +143,11 @@ class Terms:
 
     @property
     def covariances(self) -> int:
-        """How many weights a full matrix is sent of; none with a diagonal, or without a covariance."""
-        if getattr(self.algorithm, "covariance", "diagonal") != "full":
+        """How many weights a full matrix is sent of; none with a diagonal, or without a covariance.
+
+        Matrices of moments count as one: they are smaller, and say of rows what it says.
+        """
+        if getattr(self.algorithm, "covariance", "diagonal") != "full" and not self.algorithm.matrices:
             return 0
         row = jax.ShapeDtypeStruct((1, self.features), np.float32)
         made = jax.eval_shape(lambda row: as_model(self.model).init(jax.random.key(0), row, self.classes), row)
