@@ -46,6 +46,7 @@ def test_federations_of_different_sizes_are_padded_without_a_trace():
         for found, expected in ((mine, alone), (mine.watched["train"], alone.watched["train"])):
             np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-8)
             np.testing.assert_array_equal(found.accuracy, expected.accuracy)
+        np.testing.assert_allclose(mine.watched["train"], alone.watched["train"], rtol=1e-8)
 
 
 def test_the_memory_of_one_seed_is_not_that_of_another():

@@ -102,9 +102,9 @@ def test_algorithms_stay_in_the_order_of_the_file():
 
 def test_the_picture_says_over_how_many_seeds(monkeypatch):
     titles = []
-    monkeypatch.setattr(report, "accuracy_and_nll", lambda lines, title, path: titles.append(title))
+    monkeypatch.setattr(report, "accuracy_and_nll", lambda lines, title, path, of: titles.append((title, of)))
     sweep = made()
     runs = [run(sweep, [0.5]), run(sweep, [0.5], seed=1)]
     for some in (runs[:1], runs):
         report.curves(report.summarise(sweep, some), "heart", None)
-    assert titles == ["heart: one seed", "heart: mean and spread over 2 seeds"]
+    assert titles == [("heart: one seed", "test"), ("heart: mean and spread over 2 seeds", "test")]

@@ -16,7 +16,7 @@ from fedlap.errors import ConfigError, DataError, unknown
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Several clients' data in one pool, each client a list of row numbers, and one test set.
+    """Several clients' data in one pool, each client a list of row numbers, and one test set or none.
 
     Making one checks everything in it, so every federation that exists is sound: finite inputs, labels that
     are classes, clients that own at least one row each and share none. Rows that nobody owns are allowed. The
@@ -28,7 +28,7 @@ class Federation:
     inputs: np.ndarray  # the pool [N, ...], floating
     labels: np.ndarray  # [N], int32
     rows: tuple[np.ndarray, ...]  # the row numbers of each client, int32
-    test_inputs: np.ndarray
+    test_inputs: np.ndarray  # no rows where there is no test set
     test_labels: np.ndarray
     classes: int
     public: np.ndarray | None = None  # unlabelled inputs that no client owns
@@ -52,7 +52,6 @@ class Federation:
         what = "the test set"
         _set(self, "test_inputs", self.as_inputs(what, self.test_inputs))
         _set(self, "test_labels", validation.label_array(what, self.test_labels))
-        validation.not_empty(what, self.test_labels)
         validation.same_length(what, self.test_inputs, self.test_labels)
         _set(self, "test_labels", labels.encode(what, self.test_labels, self.classes, None))
 
@@ -64,13 +63,13 @@ class Federation:
     def from_arrays(
         cls,
         clients: Sequence[tuple[object, object]],
-        test: tuple[object, object],
+        test: tuple[object, object] | None = None,
         names: Sequence[str] | None = None,
         classes: int | Sequence | None = None,
         public: Any = None,
         name: str = "arrays",
     ) -> "Federation":
-        """A federation from one (inputs, labels) pair per client and one for the test set.
+        """A federation from one (inputs, labels) pair per client and one for the test set, if there is one.
 
         Inputs are arrays, or tables with named columns: data frames, Arrow tables, dictionaries of columns. Tables are
         matched by name to the first client's columns, and the names are kept as `features`. Either all inputs have
@@ -82,7 +81,8 @@ class Federation:
 
         Args:
             clients: (inputs [N_k, ...], labels [N_k]) of each client.
-            test: (inputs, labels) of the test set.
+            test: (inputs, labels) of the test set; without one a history has no curves of it, and whether a run is
+                lost is judged by the clients' own rows.
             names: the clients' names; client-0, client-1, … if not given.
             classes: how many classes there are, where labels are 0 … classes − 1; or a list of all labels, in the
                 order wished; if not given, the labels that clients have.
@@ -103,9 +103,10 @@ class Federation:
         features = frames.column_names(pairs[0][0])
         read = lambda owner, pair: _read(owner, pair, features, owners[0])
         pairs = [read(owner, pair) for owner, pair in zip(owners, pairs, strict=True)]
-        test_inputs, test_labels = read("the test set", _two("the test set", test))
-        for owner, (inputs, _) in zip([*owners, "the test set"], [*pairs, (test_inputs, test_labels)], strict=True):
+        tests = {} if test is None else {"the test set": read("the test set", _two("the test set", test))}
+        for owner, (inputs, _) in zip([*owners, *tests], [*pairs, *tests.values()], strict=True):
             validation.same_shape(owner, inputs, owners[0], pairs[0][0].shape[1:])
+        test_inputs, test_labels = tests.get("the test set", (pairs[0][0][:0], pairs[0][1][:0]))
         if public is not None:
             public = frames.matched("the public inputs", public, features, owners[0])
 
@@ -134,6 +135,11 @@ class Federation:
         """Inputs and labels of the test set, the labels as the user calls them: what `watch` takes."""
         names = self.class_names
         return self.test_inputs, self.test_labels if names is None else np.array(names)[self.test_labels]
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test set."""
+        return len(self.test_labels) > 0
 
     @property
     def sizes(self) -> np.ndarray:
@@ -212,11 +218,11 @@ class Federation:
     def __repr__(self) -> str:
         """One line of sizes."""
         public = "" if self.public is None else f", {len(self.public)} public rows"
-        sizes = self.sizes
+        sizes, test = self.sizes, f"{len(self.test_labels)} test rows" if self.has_test else "no test set"
         return (
             f"Federation({self.name!r}, {len(sizes)} clients of {sizes.min()} to {sizes.max()} rows, "
             f"inputs {self.inputs.shape[1:]}, {self.classes} classes, "
-            f"{len(self.test_labels)} test rows{public})"
+            f"{test}{public})"
         )
 
     def _owner(self, row: int) -> str:

@@ -4,7 +4,7 @@ Settings of one seed share its minibatches, so the gathering of data is done onc
 seeds are the outer axis and settings the inner one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -29,9 +29,7 @@ class BatchRun(Protocol):
     @property
     def setup(self) -> Setup: ...
     @property
-    def test(self) -> tuple[Array, Array]: ...
-    @property
-    def watch(self) -> Mapping[str, tuple[Array, Array]]: ...
+    def sets(self) -> Sequence[tuple[Array, Array]]: ...
     def init(self) -> State: ...
 
 
@@ -73,7 +71,7 @@ class Prepared(NamedTuple):
     """All that stays fixed for all runs, and the state each of them begins with."""
 
     setup: Stack  # its method [settings, …], shared by all seeds
-    tests: list[Stack]  # the test set and each watched one, with how many rows of it are no padding
+    tests: list[Stack]  # each set to evaluate on, with how many rows of it are no padding
     states: State  # [seeds, settings, …]
 
 
@@ -83,7 +81,7 @@ def prepare(runs: Sequence[Sequence[BatchRun]]) -> Prepared:
     joined = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
     methods = jax.tree.map(lambda *leaves: jnp.asarray(joined(*leaves)), *(run.setup.method for run in runs[0]))
     states = [jax.tree.map(joined, *(run.init()._replace(round=()) for run in settings)) for settings in runs]
-    sets = [[(*data, np.asarray(len(data[1]))) for data in (run.test, *run.watch.values())] for run in first]
+    sets = [[(*data, np.asarray(len(data[1]))) for data in run.sets] for run in first]
     return Prepared(
         stack([replace(run.setup, method=methods) for run in first]),
         [stack([data[i] for data in sets]) for i in range(len(sets[0]))],

@@ -32,7 +32,7 @@ class Metrics(NamedTuple):
     auc: Any
 
 
-class Bins(NamedTuple):
+class Reliability(NamedTuple):
     """A reliability diagram: sums over the rows of each bin of the top probability, which is their confidence."""
 
     rows: Any  # [BINS] how many
@@ -46,13 +46,13 @@ class Tally(NamedTuple):
     right: Any
     loss: Any
     brier: Any
-    bins: Bins
+    bins: Reliability
 
 
 def nothing() -> Tally:
     """The sums over no rows."""
     zero, zeros = jnp.zeros(()), jnp.zeros(BINS)
-    return Tally(zero, zero, zero, Bins(zeros, zeros, zeros))
+    return Tally(zero, zero, zero, Reliability(zeros, zeros, zeros))
 
 
 @jax.jit
@@ -83,16 +83,16 @@ def tally_of(
     return Tally(total(right), total(loss), total(brier), bins_of(probabilities, right, real))
 
 
-def bins_of(probabilities: Array, right: Array, real: Array) -> Bins:
+def bins_of(probabilities: Array, right: Array, real: Array) -> Reliability:
     """The sums of each bin, over the rows that are `real`."""
     confidence = probabilities.max(-1)
     place = jnp.clip(jnp.ceil(BINS * confidence) - 1, 0, BINS - 1)
     among = (place[:, None] == jnp.arange(BINS)) & real[:, None]  # no scatter, which XLA:CPU runs as a loop
     total = lambda rows: jnp.where(among, rows[:, None], 0).sum(0)
-    return Bins(among.sum(0, dtype=confidence.dtype), total(confidence), total(right.astype(confidence.dtype)))
+    return Reliability(among.sum(0, dtype=confidence.dtype), total(confidence), total(right.astype(confidence.dtype)))
 
 
-def calibration_error(bins: Bins) -> Any:
+def calibration_error(bins: Reliability) -> Any:
     """The ECE, from the sums of each bin."""
     return abs(bins.confidence - bins.right).sum() / bins.rows.sum()
 

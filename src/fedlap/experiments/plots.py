@@ -29,15 +29,18 @@ class Line(NamedTuple):
 
 
 def accuracy_and_nll(
-    lines: Iterable[Line], title: str, path: Path, accuracies: tuple[float, float] | None = None
+    lines: Iterable[Line], title: str, path: Path, accuracies: tuple[float, float] | None = None, of: str = "test"
 ) -> Path:
-    """A PNG of both over rounds, mean and spread over each line's runs; `accuracies` are the ends of its axis."""
+    """A PNG of both over rounds, mean and spread over each line's runs; `accuracies` are the ends of its axis.
+
+    `of` says which rows they are of.
+    """
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
     for line in lines:
         _band(axes[0], 100 * as_table(line.accuracy), line)
         _band(axes[1], as_table(line.nll), line)
-    for axis, label in zip(axes, ("test accuracy (%)", "test negative log-likelihood"), strict=True):
+    for axis, label in zip(axes, (f"{of} accuracy (%)", f"{of} negative log-likelihood"), strict=True):
         name_axes(axis, label)
         axis.xaxis.get_major_locator().set_params(integer=True)  # no half rounds
     axes[0].set_ylim(accuracies)

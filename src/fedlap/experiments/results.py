@@ -28,6 +28,7 @@ from fedlap.files import PathLike, results_folder
 from fedlap.machine import cores
 from fedlap.models.likelihood import categorical
 from fedlap.run.divergence import ignorance, lost_since
+from fedlap.run.history import TRAIN, History
 from fedlap.settings import Table
 
 # Results: one JSON line a run, only ever appended to ------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Result:
     batch: int  # how many runs were one compiled program
     fedlap: str  # which version of it, and the commit if whoever ran it said so
     spec: Table
-    curves: dict[str, Curve]  # on "test", and on "validation" where rows were held out
+    curves: dict[str, Curve]  # on "test", or on "train" without one, and on "validation" where rows were held out
     precision: str = "float32"
     cores: int | None = None  # that it had, which its last digits depend on; None in lines older than this
     revision: int = 1  # of the algorithm
@@ -122,6 +123,11 @@ class Result:
         return self.current and self.precision == precision() and (not watch_train or "train" in self.curves)
 
     @property
+    def shown(self) -> Curve:
+        """The curve that tables show: on the test set, or on the training rows where there is none."""
+        return self.curves.get("test") or self.curves[TRAIN]
+
+    @property
     def group(self) -> tuple[str, str, float]:
         """The key that the results of several seeds share."""
         return self.algorithm, json.dumps(self.setting, sort_keys=True), self.held_out
@@ -143,12 +149,18 @@ class Result:
         known = {field.name for field in fields(cls)}
         if not isinstance(table, dict) or not isinstance(table.get("curves"), dict) or not known >= set(table):
             raise ValueError(f"expected an object of {', '.join(sorted(known))}")
-        if "test" not in table["curves"]:
-            raise ValueError("no curve on the test set")
+        if not {"test", TRAIN} & set(table["curves"]):
+            raise ValueError("no curve on the test set, nor on the training rows where there is none")
         try:
             return cls(**{**table, "curves": {name: Curve(**curve) for name, curve in table["curves"].items()}})
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+
+def curves(cell: Cell, history: History) -> dict[str, Curve]:
+    """The curves of a run, by the sets that they are on."""
+    main = {"validation" if cell.held_out else "test": history.test} if len(history.nll) else {}
+    return {name: Curve.of(*scores) for name, scores in {**main, **history.watched}.items()}
 
 
 def load(path: PathLike) -> list[Result]:

@@ -25,7 +25,7 @@ from fedlap.data import load
 from fedlap.data.federation import Federation
 from fedlap.engines import brief, small
 from fedlap.errors import ConfigError, DataError
-from fedlap.experiments.results import Curve, Result, precision, writer
+from fedlap.experiments.results import Result, curves, precision, writer
 from fedlap.experiments.shards import Awaiting, Gathered, SweepShard, merge, others, share
 from fedlap.experiments.sweep import Cell, Sweep
 from fedlap.experiments.workers import on_processes, on_threads
@@ -100,11 +100,11 @@ def data_kept() -> Iterator[None]:
 def _data(cell: Cell, conditions: Conditions) -> tuple[Federation, dict[str, tuple]]:
     """The federation to train on, and the sets to watch besides its test set."""
     federation = _federation(json.dumps(cell.spec.federation_arguments(cell.seed, conditions.data_dir)))
-    watch = {}
+    watch, tested = {}, federation.has_test
     if cell.held_out:
-        watch["test"] = (federation.test_inputs, federation.test_labels)
+        watch |= {"test": (federation.test_inputs, federation.test_labels)} if tested else {}
         federation = federation.hold_out(cell.held_out, cell.seed)
-    if conditions.watch_train:
+    if conditions.watch_train or not tested:
         rows = np.concatenate(federation.rows)
         watch["train"] = (federation.inputs[rows], federation.labels[rows])
     return federation, watch
@@ -125,12 +125,6 @@ def _begun(run: Simulation | Grid, checkpoint: Path) -> Begun | None:
     except DataError:
         checkpoint.unlink()
         return None
-
-
-def _curves(cell: Cell, history: History) -> dict[str, Curve]:
-    main = "validation" if cell.held_out else "test"
-    curves = {main: Curve.of(*history.test)}
-    return curves | {name: Curve.of(*metrics) for name, metrics in history.watched.items()}
 
 
 def _lost(cells: Iterable[Cell], ended: Iterable[History]) -> tuple[str, ...]:
@@ -202,7 +196,7 @@ def _run_batch(conditions: Conditions, batch: list[list[Cell]]) -> Iterator[Adva
     ended = [histories[j, cell.seed] for j, of_setting in enumerate(batch) for cell in of_setting]
     classes = grid.runs[0][0].federation.classes
     results = [
-        Result.of(cell, _curves(cell, history), seconds, classes, len(members))
+        Result.of(cell, curves(cell, history), seconds, classes, len(members))
         for cell, history in zip(members, ended, strict=True)
     ]
     yield Finished(results, checkpoint, _lost(members, ended))
@@ -254,11 +248,11 @@ def _rounds(conditions: Conditions, cell: Cell, run: Simulation, setting_up: flo
     history, seconds = None, 0.0
     for history in histories(run, cell.spec.train.rounds, checkpoint, begun, CHECKPOINT_SHARE):
         seconds = setting_up + history.seconds.sum()
-        yield Advanced([cell], len(history.nll), seconds)
-        if not np.isfinite(history.nll).all():
+        yield Advanced([cell], len(history.seconds), seconds)
+        if not np.isfinite(history.judged.nll).all():
             break  # it will not come back
     assert history is not None, "a run has at least one round"
-    result = Result.of(cell, _curves(cell, history), seconds, run.federation.classes)
+    result = Result.of(cell, curves(cell, history), seconds, run.federation.classes)
     yield Finished([result], checkpoint, _lost([cell], [history]))
 
 
@@ -322,6 +316,7 @@ def carry_out(
         if shard is None and (merged := merge(path, earlier, append)):
             earlier = [*earlier, *merged.results]
             yield merged
+        _check_choice(sweep, conditions)
         results = serving(earlier)
         for phase in ("search", "final") if quick is None and sweep.is_grid else ("final",):
             results = serving(others(path, shard)) | results
@@ -343,6 +338,13 @@ def carry_out(
             left.unlink()
     if conditions.folder.exists() and not any(conditions.folder.iterdir()):
         conditions.folder.rmdir()
+
+
+def _check_choice(sweep: Sweep, conditions: Conditions) -> None:
+    """ConfigError if settings are to be chosen by a test set that the data do not have."""
+    several = sweep.validation == 0 and any(len(sweep.settings(algorithm)) > 1 for algorithm in sweep.algorithms)
+    if several and not _data(sweep.final()[0], conditions)[0].has_test:
+        raise ConfigError(f"{sweep.name}: no test set to choose settings by; expected validation above 0 in [sweep]")
 
 
 def _plan(

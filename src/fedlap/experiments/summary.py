@@ -42,8 +42,9 @@ def choose(results: Iterable[Result], algorithm: str, way: str, finals: str) -> 
     """The winner among an algorithm's settings, by the mean over seeds at the last round; None if none was run.
 
     The honest way looks at validation curves only, and has no winner where one setting or none was searched. The
-    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search.
-    Runs that diverged lose; ties go to the smaller NLL. Of a method that was changed, only its newest revision counts.
+    paper's way looks at the test curves: of runs on all rows where every setting has them, otherwise of the search; it
+    has no winner among several without a test set. Runs that diverged lose; ties go to the smaller NLL. Of a method
+    that was changed, only its newest revision counts.
     """
     runs = [result for result in results if result.algorithm == algorithm]
     search, on_all_rows = [run for run in runs if run.held_out > 0], [run for run in runs if run.held_out == 0]
@@ -55,10 +56,12 @@ def choose(results: Iterable[Result], algorithm: str, way: str, finals: str) -> 
     scores: dict[str, list[tuple[float, float]]] = {}
     for result in judged:
         if result.revision == newest:
-            curve, seeds = result.curves[on], scores.setdefault(_key(result), [])
+            curve, seeds = result.curves.get(on, result.shown), scores.setdefault(_key(result), [])
             seeds.append((-np.inf, np.inf) if None in curve.nll else value(curve))
     if len(scores) < (2 if way == HONEST else 1):
         return None
+    if len(scores) > 1 and not all(on in result.curves for result in judged):
+        return None  # the training rows choose nothing
     fullest = max(len(seeds) for seeds in scores.values())
     ranked = {setting: np.mean(seeds, axis=0) for setting, seeds in scores.items() if len(seeds) == fullest}
     best = max(ranked, key=lambda setting: (ranked[setting][0], -ranked[setting][1]))
@@ -124,22 +127,22 @@ class Winner(NamedTuple):
     @property
     def accuracy(self) -> tuple[float, float]:
         """Mean and standard deviation of the test accuracy over the seeds, at the end."""
-        return spread([value(run.curves["test"])[0] for run in self.runs])
+        return spread([value(run.shown)[0] for run in self.runs])
 
     @property
     def nll(self) -> tuple[float, float]:
         """Mean and standard deviation of the test NLL over the seeds, at the end."""
-        return spread([value(run.curves["test"])[1] for run in self.runs])
+        return spread([value(run.shown)[1] for run in self.runs])
 
     def calibration(self, score: str) -> tuple[float, float]:
         """Mean and standard deviation over the seeds of a test "brier", "ece" or "auc"; NaN where a run has none."""
-        curves = [getattr(run.curves["test"], score) for run in self.runs]
+        curves = [getattr(run.shown, score) for run in self.runs]
         return spread([np.nan if curve is None else _mean(curve[-LAST:]) for curve in curves])
 
     @property
     def rounds(self) -> int:
         """The number of rounds of the first seed."""
-        return len(self.runs[0].curves["test"].nll)
+        return len(self.runs[0].shown.nll)
 
     @property
     def seconds(self) -> float:
@@ -148,7 +151,7 @@ class Winner(NamedTuple):
 
     def reached(self, target: float) -> tuple[float, float] | None:
         """Mean and standard deviation of the rounds to a test accuracy; None if a seed never reached it."""
-        rounds = [first_round(run.curves["test"].accuracy, target) for run in self.runs]
+        rounds = [first_round(run.shown.accuracy, target) for run in self.runs]
         reached = [round for round in rounds if round is not None]
         return spread(reached) if len(reached) == len(rounds) else None
 
@@ -225,7 +228,7 @@ def _columns(places: list[int], heads: list[str], rows: list[list[str]]) -> tupl
 
 def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
     """The table of winners: of a grid with what they were chosen from, else with rounds and seconds."""
-    title = caption(max(winner.seeds for winner in winners))
+    title = caption(max(winner.seeds for winner in winners), _tested(winners))
     if sweep.is_grid:
         heads = ["algorithm", "setting", "accuracy %", "NLL", *CALIBRATION, "chosen from", "diverged"]
         return Text(f"{title}; {_choice(sweep, winners)}", heads, [_grid_cells(winner) for winner in winners])
@@ -235,10 +238,15 @@ def as_text(sweep: Sweep, winners: list[Winner]) -> Text:
     return Text(title, heads, [_run_cells(winner, target) for winner in winners])
 
 
-def caption(seeds: int) -> str:
+def caption(seeds: int, tested: bool = True) -> str:
     """The caption of a table: what its numbers are."""
     over = "mean (standard deviation) over seeds" if seeds > 1 else "one seed"
-    return f"test set: {over}, last three rounds"
+    return f"{'test set' if tested else 'no test set; on the training rows'}: {over}, last three rounds"
+
+
+def _tested(winners: list[Winner]) -> bool:
+    """Whether there is a test set."""
+    return all("test" in run.curves for winner in winners for run in winner.runs)
 
 
 def _choice(sweep: Sweep, winners: list[Winner]) -> str:
@@ -295,6 +303,6 @@ def curves(winners: list[Winner], name: str, path: Path) -> None:
     """Draw accuracy and NLL over rounds, mean and spread over seeds, as a PNG."""
     seeds = max(winner.seeds for winner in winners)
     title = f"{name}: mean and spread over {seeds} seeds" if seeds > 1 else f"{name}: one seed"
-    tests = [(winner.algorithm, [run.curves["test"] for run in winner.runs]) for winner in winners]
+    tests = [(winner.algorithm, [run.shown for run in winner.runs]) for winner in winners]
     lines = [Line(label, [curve.accuracy for curve in of], [curve.nll for curve in of]) for label, of in tests]
-    accuracy_and_nll(lines, title, path)
+    accuracy_and_nll(lines, title, path, of="test" if _tested(winners) else "training")

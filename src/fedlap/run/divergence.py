@@ -64,16 +64,17 @@ def lost_since(nll: Sequence[float | None] | np.ndarray, ignorance: float) -> in
 
 def message(run: "Simulation", history: "History") -> str | None:
     """Since when a run is lost, and what to change; None if it is not."""
-    since, nll = history.diverged_since, history.nll
+    since, nll = history.diverged_since, history.judged.nll
+    of = "test" if len(history.nll) else "training"
     if since is None:
         return None
     if np.isfinite(nll).all():
         nothing = ignorance(run.setup.task.likelihood, run.federation.classes)
         swings = len(nll) > 1 and nll[-2] > nll[-1]
-        worst = f"its test NLL ({nll[-1 - swings]:.3g} in round {len(nll) - swings})"
+        worst = f"its {of} NLL ({nll[-1 - swings]:.3g} in round {len(nll) - swings})"
         how = f"from round {since} on {worst} is far worse than {nothing:.3g}, that of a model that knows nothing"
     else:
-        how = f"in round {since} its test NLL is not finite"
+        how = f"in round {since} its {of} NLL is not finite"
     *first, last = advice(run)
     tries = f"{', '.join(first)} or {last}" if first else last
     return f"{type(run.algorithm).__name__} diverged: {how}; try {tries}"

@@ -135,6 +135,8 @@ class Grid:
             for federation, seed, watch in zip(several, seeds, watches, strict=True)
         ]
         _check_alike(runs)
+        if len({(run.test is None, *run.watch) for run, *_ in runs}) > 1:
+            raise ConfigError("not all federations have a test set, or watch the same sets; expected the same of each")
         return cls(seeds, runs, batch.prepare(runs))
 
     @property

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fedlap.run.simulation import Simulation  # which makes histories
 
 
+TRAIN = "train"  # what the clients' own rows are called among the sets that are watched
+NO_TEST = Metrics(*(np.zeros(0) for _ in Metrics._fields))
+
+
 class Final(NamedTuple):
     """The answer: the flat mean, and the precision S_g ([P] or [P, P]) where the algorithm has one.
 
@@ -44,9 +48,9 @@ class History:
     """
 
     fit: Fit
-    test: Metrics  # of w_g on the test set, after each round
+    test: Metrics  # of w_g on the test set, after each round; of no rounds where there is no test set
     seconds: np.ndarray  # wall time of each round, evaluation included
-    watched: dict[str, Metrics]  # the same on every set of `watch`
+    watched: dict[str, Metrics]  # the same on every set of `watch`; without a test set on "train", too
     state: State | None = None  # after the last round; None of a history that was loaded
     simulation: "Simulation | None" = None  # the run and its data; None of a history that was loaded or pickled
 
@@ -54,16 +58,17 @@ class History:
     def of(cls, simulation: "Simulation", state: State, table: np.ndarray) -> "History":
         """The history of a run, from its table.
 
-        That has a row a round: seconds, then the scores on the test set and on each watched set.
+        That has a row a round: seconds, then the scores on the test set, if there is one, and on each watched set.
         """
         seconds, scores = table[:, 0], table[:, 1:].T
-        test, *others = (Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields)))
-        watched = dict(zip(simulation.watch, others, strict=True))
+        blocks = [Metrics(*each) for each in np.split(scores, len(scores) // len(Metrics._fields))]
+        test = NO_TEST if simulation.test is None else blocks.pop(0)
+        watched = dict(zip(simulation.watch, blocks, strict=True))
         return cls(Fit.of(simulation, state), test, seconds, watched, state, simulation)
 
     @property
     def accuracy(self) -> np.ndarray:
-        """How often w_g is right on the test set, after each round."""
+        """How often w_g is right on the test set, after each round; empty, as all five, where there is no test set."""
         return self.test.accuracy
 
     @property
@@ -87,7 +92,8 @@ class History:
         return self.test.auc
 
     def __repr__(self) -> str:
-        last = f"accuracy {self.accuracy[-1]:.3f}, NLL {self.nll[-1]:.3f}"
+        last = f"accuracy {self.judged.accuracy[-1]:.3f}, NLL {self.judged.nll[-1]:.3f}"
+        last = last if len(self.nll) else f"no test set, on the training rows {last}"
         return f"History({self.fit.method}, {len(self.seconds)} rounds, {last})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,9 +122,14 @@ class History:
         return {name: np.asarray(array) for name, array in self.fit.w.named.items()}
 
     @property
+    def judged(self) -> Metrics:
+        """The scores by which a run is judged to be lost: of the test set or, without one, of the clients' own rows."""
+        return self.test if len(self.test.nll) else self.watched[TRAIN]
+
+    @property
     def diverged_since(self) -> int | None:
-        """The round from which on the test NLL says that the run is lost, counted from 1."""
-        return lost_since(self.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
+        """The round from which on the NLL of `judged` says that the run is lost, counted from 1."""
+        return lost_since(self.judged.nll, ignorance(self.fit.task.likelihood, len(self.classes)))
 
     @property
     def diverged(self) -> bool:

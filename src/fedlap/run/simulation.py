@@ -30,7 +30,7 @@ from fedlap.models.curvature import Curvature, GaussNewton
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike, as_model, check_outputs
 from fedlap.run import divergence
-from fedlap.run.history import History
+from fedlap.run.history import TRAIN, History
 from fedlap.run.rounds import Begun, load_begun, progress
 from fedlap.solvers import ServerSolver, Solver, adam, descent
 from fedlap.streams import check_seed
@@ -52,7 +52,7 @@ class Simulation:
     setup: Setup
     size: int  # how many weights
     engine: Engine
-    test: tuple[Array, Array]
+    test: tuple[Array, Array] | None
     watch: dict[str, tuple[Array, Array]]
 
     @classmethod
@@ -89,8 +89,11 @@ class Simulation:
         inputs, weights = _shapes(task.model, federation)
         check_outputs(task.model, weights, inputs, federation.classes)
         as_test = lambda inputs_, labels: (on_device(inputs_, inputs.dtype), on_device(labels))
-        test = as_test(federation.test_inputs, federation.test_labels)
+        test = as_test(federation.test_inputs, federation.test_labels) if federation.has_test else None
         watched = {name: as_test(*federation.checked(name, data)) for name, data in (watch or {}).items()}
+        if test is None and TRAIN not in watched:
+            rows = np.concatenate(federation.rows)
+            watched[TRAIN] = as_test(federation.inputs[rows], federation.labels[rows])
         size = Vector(weights).size
         chosen = choose(engine, size, len(federation.clients), lambda: _client_bytes(setup), scratch)
         return cls(
@@ -112,19 +115,26 @@ class Simulation:
         """The next round; its plan may have been drawn ahead of time."""
         return self.engine.advance(self.setup, state, *(plan or self.plan(state.round)))
 
+    @property
+    def sets(self) -> tuple[tuple[Array, Array], ...]:
+        """What is looked at after a round: the test set, if there is one, then every watched set."""
+        return (*(() if self.test is None else (self.test,)), *self.watch.values())
+
     def evaluate(self, state: State) -> Metrics:
+        """The scores on the test set."""
+        if self.test is None:
+            raise ConfigError("the federation has no test set; pass one, Federation.from_arrays(..., test=(x, y))")
         return evaluate(self.setup.task, state.server.w, *self.test)
 
     def look(self, state: State) -> np.ndarray:
-        """The scores on the test set, then on every watched set."""
-        tests = (self.test, *self.watch.values())
-        metrics = [evaluate(self.setup.task, state.server.w, *test) for test in tests]
+        """The scores on each of `sets`."""
+        metrics = [evaluate(self.setup.task, state.server.w, *each) for each in self.sets]
         return np.array([float(number) for scores in metrics for number in scores])
 
     @property
     def columns(self) -> tuple[int, ...]:
         """The shape of a round in the table: seconds, then what `look` sees."""
-        return (1 + len(Metrics._fields) * (1 + len(self.watch)),)
+        return (1 + len(Metrics._fields) * len(self.sets),)
 
     @property
     def one_shot(self) -> bool:
@@ -188,8 +198,10 @@ def simulate(
         engine: "auto", "vectorised", "sequential", "streamed", "sharded" or "loop".
         scratch: a folder for the clients' states, of which only those in use are then in memory; if not given, they
             go to the system's temporary folder if they would take more than a quarter of this machine's memory.
-        watch: further sets to evaluate on after every round, {name: (inputs, labels)}.
-        on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing.
+        watch: further sets to evaluate on after every round, {name: (inputs, labels)}; of a federation without a test
+            set the clients' own rows are one, called "train".
+        on_divergence: "warn", "raise" or "ignore" a run whose test NLL gets far worse than that of knowing nothing;
+            without a test set it is the NLL of "train".
 
     >>> import numpy as np, fedlap
     >>> rng = np.random.default_rng(0)

@@ -27,6 +27,7 @@ from fedlap.models.likelihood import categorical
 from fedlap.study.agreement.contract import Study, resolve
 from fedlap.study.protocol.coordinator import Outcome
 from fedlap.study.protocol.messages import digest, pack
+from fedlap.study.protocol.metrics import Score
 from fedlap.study.table import encoding
 from fedlap.study.table.table import Checked, check_inputs
 
@@ -113,7 +114,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
         "rounds": len(history),
         "members": outcome.sizes,
         "without": outcome.without,  # who was left out for good, after which round, and how
-        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
+        "metrics": {name: history[-1].get(name) for name in Score._fields},
         "run": outcome.run,
         "weights_sha256": digest(pack(outcome.server.w)),
     }
