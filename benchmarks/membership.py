@@ -11,6 +11,9 @@ scratch in its last round, plus 0.005. Shown are the rounds to that level, the m
 most (round 0 is right after the change, from scratch it is 1 at the earliest), how far above scratch's last loss the
 model is right after the change, and the test NLL in the last round of both, its mean over seeds and standard deviation.
 Nothing is tuned.
+
+The two runs have not had the same work: what the members change had been trained for as many rounds before. And where
+scratch needs nearly all its rounds to its own level, it was still getting better, and the level is not an optimum.
 """
 
 import argparse

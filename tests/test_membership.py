@@ -190,7 +190,7 @@ def test_members_change_in_every_engine(engine, tmp_path):
 def test_some_of_many_take_part_after_a_change():
     """Then the server's sums are what they were, and what these clients change."""
     run = simulation("fedlap", engine="streamed", participation=1)
-    changed, state = membership.join(run, after(run, 2), "new", NEWER)
+    changed, state = membership.without(run, after(run, 3), "client-0")
     for _ in range(3):
         state = changed.step(state)
         np.testing.assert_allclose(np.asarray(state.server.w), state.clients.factor.v.rows.sum(0), rtol=0, atol=1e-12)
