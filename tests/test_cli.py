@@ -143,7 +143,7 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
     ("arguments", "message"),
     [
         (["run", "nowhere.toml"], "error: nowhere.toml: cannot be read"),
-        (["run", "fedlop"], "error: unknown algorithm 'fedlop'; did you mean 'fedlap'?"),
+        (["run", "fedlapp"], "error: unknown algorithm 'fedlapp'; did you mean 'fedlap'?"),
         (["run", "fedlap", "--set", "detla=1"], "error: unknown key 'detla'; did you mean 'delta'?"),
         (["run", "small.toml", "--output", "out"], "error: out: holds results already"),
         (["run", "--resume", "nowhere"], "error: nowhere: cannot be resumed, there is no such folder; expected a res"),

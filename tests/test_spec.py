@@ -86,7 +86,7 @@ def test_choosing_algorithms_keeps_their_settings():
             lambda: resolve(solver={"name": "adam", "learning_rate": -1}),
             r"learning_rate is -1.0; expected a number above 0",
         ),
-        (lambda: resolve(algorithms={"fedlop": {}}), r"unknown algorithm 'fedlop'; did you mean 'fedlap'\?"),
+        (lambda: resolve(algorithms={"fedlapp": {}}), r"unknown algorithm 'fedlapp'; did you mean 'fedlap'\?"),
         (lambda: resolve(algorithms={"fedlap": {}}), r"algorithms.fedlap.delta is missing"),
         (lambda: resolve(algorithms={"fedlap": {"delta": 0}}), r"FedLap: delta is 0.0; expected a number above 0"),
         (
@@ -111,8 +111,8 @@ def test_a_wrong_setting_is_named(make, message):
 
 
 def test_choosing_names_in_the_file_and_on_the_command_line_are_checked_alike():
-    with pytest.raises(ConfigError, match=r"unknown algorithm 'fedlop'"):
-        resolve(only=["fedlop"])
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'fedlapp'"):
+        resolve(only=["fedlapp"])
 
 
 def test_missing_and_broken_files_are_named(tmp_path):
