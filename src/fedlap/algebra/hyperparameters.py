@@ -29,7 +29,6 @@ DOMAINS = {
     "count": COUNT,
     "whole": WHOLE,
     "optional positive": optional(POSITIVE),
-    "optional count": optional(COUNT),
     "truth": TRUTH,
     "structure": STRUCTURE,
 }
