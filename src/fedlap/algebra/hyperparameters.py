@@ -32,7 +32,6 @@ DOMAINS = {
     "count": COUNT,
     "whole": WHOLE,
     "optional positive": optional(POSITIVE),
-    "optional count": optional(COUNT),
     "truth": TRUTH,
     "structure": STRUCTURE,
 }

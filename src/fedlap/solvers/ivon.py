@@ -12,6 +12,7 @@ from fedlap.algebra.pytrees import as_call
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import Client
 from fedlap.arrays import Array, Number, Tree
+from fedlap.domains import COUNT, optional
 from fedlap.errors import ConfigError
 from fedlap.solvers.loop import pick, repeat
 from fedlap.solvers.minibatches import Epochs
@@ -53,7 +54,7 @@ class IVON(Epochs):
     momentum: float = hyper("fraction", default=0.9)
     decay: float = hyper("fraction", default=0.9998)
     hessian: float = hyper("nonnegative", default=1e-3)
-    cosine: int | None = hyper("optional count", static=True, default=None)
+    cosine: int | None = hyper(optional(COUNT), static=True, default=None)
     keep: bool = hyper("truth", static=True, default=False)
 
     __repr__ = as_call("ivon")
