@@ -87,7 +87,8 @@ def one(name, covariance, delta, seed, folder):
         seed=seed,
     )
     of = {"data": name, "covariance": covariance, "delta": delta, "seed": seed}
-    found = {"accuracy": float(history.accuracy[-3:].mean()), "nll": float(history.nll[-3:].mean())}
+    curves = {"accuracy": history.accuracy, "nll": history.nll}
+    found = {key: None if history.diverged else float(curve[-3:].mean()) for key, curve in curves.items()}
     return {**of, **found, "chosen": history.delta, "seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -97,7 +98,9 @@ def show(lines):
     groups = {}
     for line in lines:
         groups.setdefault((line["data"], line["covariance"], json.dumps(line["delta"])), []).append(line)
-    for (data, covariance, delta), group in groups.items():
+    for (data, covariance, delta), runs in groups.items():
+        group = [line for line in runs if line["nll"] is not None]
+        seeds = f"{len(runs)}" if len(group) == len(runs) else f"{len(group)} of {len(runs)}, the others diverged"
         spread = lambda key: np.array([line[key] for line in group])  # noqa: B023
         accuracy, nll = 100 * spread("accuracy"), spread("nll")
         chosen = [line["chosen"] for line in group if line["chosen"] is not None]
@@ -106,7 +109,7 @@ def show(lines):
         else:
             ends = f"{np.mean(chosen):.4g} ({np.std(chosen):.2g})" if chosen else ""
         print(
-            f"| {data} | {covariance} | {delta} | {len(group)} | {accuracy.mean():.1f} ({accuracy.std():.1f}) | "
+            f"| {data} | {covariance} | {delta} | {seeds} | {accuracy.mean():.1f} ({accuracy.std():.1f}) | "
             f"{nll.mean():.4f} ({nll.std():.4f}) | {ends} |"
         )
 

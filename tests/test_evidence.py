@@ -236,6 +236,15 @@ def test_a_delta_without_end_is_told():
     assert history.delta == MOST and np.isfinite(history.final.w).all()
 
 
+def test_a_network_with_a_diagonal_is_warned_of():
+    """Its δ would come out far too large; a full matrix knows what weights share."""
+    drawn = federation(7, THREE)
+    with pytest.warns(UserWarning, match=r"more weights \(123\) than rows \(\d+\): it will be too large"):
+        exact(fedlap.FedLapCov(delta="evidence"), drawn, "softmax", fedlap.mlp(hidden=(20,)))
+    exact(fedlap.FedLapCov(delta="evidence", covariance="full"), drawn, "softmax", fedlap.mlp(hidden=(20,)))
+    exact(fedlap.FedLapCov(delta=1.0), drawn, "softmax", fedlap.mlp(hidden=(20,)))
+
+
 def test_sites_and_simulation_agree_in_every_bit(tmp_path):
     """Sites are told nothing more than with a number, and their guard lets a δ pass that it does not know."""
     terms = sites.make_terms(fedlap.FedLapCov(delta="evidence"))

@@ -112,6 +112,18 @@ def doubt(delta: Any) -> str | None:
     return None
 
 
+def overcount(algorithm: Any, weights: int, rows: int) -> str | None:
+    """What to say of a diagonal that counts more weights than rows could determine."""
+    rule, structure = getattr(algorithm, "delta", None), getattr(algorithm, "covariance", None)
+    if not isinstance(rule, Evidence) or structure != "diagonal" or weights <= rows:
+        return None
+    return (
+        f"delta by the evidence, with a diagonal covariance and more weights ({weights:,}) than rows ({rows:,}): it "
+        "will be too large, as a diagonal counts weights that share what data say; give delta a number, or use "
+        'covariance="full"'
+    )
+
+
 WORDS = {"evidence": Evidence(), "evidence by layer": Evidence(by_layer=True)}
 PARTS = ("rule", "start")
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedlap import identity
+from fedlap.algebra.evidence import overcount
 from fedlap.algebra.hyperparameters import check
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import AnyAlgorithm
@@ -100,6 +101,8 @@ class Simulation:
             rows = np.concatenate(federation.rows)
             watched[TRAIN] = as_test(federation.inputs[rows], federation.labels[rows])
         size = Vector(weights).size
+        if (text := overcount(algorithm, size, int(federation.sizes.sum()))) is not None:
+            warnings.warn(text, UserWarning, stacklevel=3)
         chosen = choose(engine, size, len(federation.clients), lambda: _client_bytes(setup), scratch)
         return cls(
             algorithm, federation, solver, server_solver, seed, participation, setup, size, chosen, test, watched
