@@ -47,16 +47,14 @@ def main():
         works[name]()
         cpu[name].append(time.process_time() - began)
 
-    show(
-        "one round, by the clock",
-        interleave({name: partial(timed, name) for name in runs}, arguments.repeats),
-        DIAGONAL,
-    )
-    show("one round, in seconds of the processor, which others on the machine do not change", cpu, DIAGONAL)
-    mixed = [((REFRESH - 1) * usual + turn) / REFRESH / base for base, usual, turn in zip(*cpu.values(), strict=True)]
-    print(
-        f"over {REFRESH} rounds: {statistics.median(mixed):.2f} times the diagonal ({min(mixed):.2f} to {max(mixed):.2f})"
-    )
+    contestants = {name: partial(timed, name) for name in runs}
+    show("one round, by the clock", interleave(contestants, arguments.repeats), DIAGONAL)
+    seconds = {name: values[1:] for name, values in cpu.items()}  # without the warm-up
+    show("one round, in seconds of the processor", seconds, DIAGONAL)
+    rows = zip(*seconds.values(), strict=True)
+    mixed = [((REFRESH - 1) * usual + turn) / REFRESH / base for base, usual, turn in rows]
+    low, middle, high = min(mixed), statistics.median(mixed), max(mixed)
+    print(f"over {REFRESH} rounds, by the processor: {middle:.2f} times the diagonal ({low:.2f} to {high:.2f})")
 
     server = states[USUAL].server
     layers = [layer["weight"] for layer in server.turn.new.tree if layer]
