@@ -7,7 +7,8 @@ import pytest
 
 import fedlap
 import oracle
-from closeness import flat
+import sites
+from closeness import flat, same_bits
 from drawn import Flat, federation, points, trajectory
 from fedlap.algebra.kronecker import Kronecker, Rotated, Sides, Turn
 from fedlap.algebra.precision import Diagonal
@@ -16,7 +17,7 @@ from fedlap.engines.sequential import run_server
 from fedlap.models.curvature import ExactHessian, Examples, GaussNewton, no_turn
 from fedlap.models.likelihood import categorical
 from fedlap.models.network import Activation, Convolution, Dense, Flatten, Network
-from methods import after, simulation
+from methods import after, finish, simulation
 
 MLP = fedlap.mlp(hidden=(4, 3), activation="tanh")
 MIXED = Network((Convolution(2, 2), Activation("tanh"), Flatten(), Dense(3), Activation("tanh"), Dense(bias=False)))
@@ -161,8 +162,8 @@ def test_the_server_line_holds_after_a_turn_for_factors_old_and_new():
         v, V = server.turn.turned(t.v, t.V)
         return t._replace(v=v, V=V, odd=server.odd, told=0 * t.told, moments=0.0 * t.moments)
 
-    for sites in (late, [current(late[0]), *late[1:]], [current(t) for t in late]):
-        again = run_server(run.setup, server, tuple(sites), np.ones(3))
+    for said in (late, [current(late[0]), *late[1:]], [current(t) for t in late]):
+        again = run_server(run.setup, server, tuple(said), np.ones(3))
         for name in ("w", "S", "ahead"):
             np.testing.assert_allclose(flat(getattr(again, name)), flat(getattr(server, name)), atol=1e-12)
         assert again.odd == server.odd
@@ -178,6 +179,20 @@ def test_it_ends_at_the_pooled_optimum_through_turns():
     assert len({float(state.server.odd) for state in states[-8:]}) == 2
     U = matrix_of(server.turn.new, server.w)
     np.testing.assert_allclose(np.asarray(server.ahead.flat), np.diag(U.T @ H @ U), rtol=1e-3)
+
+
+def test_a_run_that_was_stopped_between_turns_ends_in_the_same_bits(tmp_path):
+    path = tmp_path / "run.npz"
+    whole = finish(simulation("fedlap_kron"), 4)
+    finish(simulation("fedlap_kron"), 2, checkpoint=path)
+    assert same_bits(finish(simulation("fedlap_kron"), 4, checkpoint=path, resume=True).state, whole.state)
+
+
+def test_a_site_counts_moments_as_a_full_covariance():
+    """A_k of the first layer is Σ xxᵀ over a site's rows, which its rules about few rows are for."""
+    full = sites.make_terms(fedlap.FedLapCov(delta=1.0, covariance="full"))
+    assert sites.make_terms(fedlap.FedLapKron(delta=1.0)).covariances == full.covariances == 6
+    assert sites.make_terms(fedlap.FedLapCov(delta=1.0)).covariances == 0
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ CASES = [
     Case("fedlap_cov", FOUR, fixed={"rho": "by_share", "covariance": "full"}, drawn=("delta",)),
     Case("fedlap_cov", THREE, "squared", fixed={"covariance": "full"}, drawn=("delta", "rho")),
     Case("fedlap_kron", fixed={"refresh": 2}, drawn=("delta", "rho")),
-    Case("fedlap_kron", FOUR, fixed={"rho": "by_share", "refresh": 3}, drawn=("delta",)),
     Case("fedlap_func", drawn=("delta", "rho", "tau")),
     Case("fedlap_func", FOUR, "squared", fixed={"rho": "by_share"}, drawn=("delta", "tau")),
     Case("fedlap_cov_func", fixed={"rho": "evenly", "covariance": "diagonal"}, drawn=("delta", "tau")),

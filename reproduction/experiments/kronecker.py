@@ -13,7 +13,7 @@ import numpy as np
 import fedlap
 from fedlap.data import fashion_mnist
 
-DELTAS, SEEDS, SEARCHED, ROUNDS, SHOWN = (0.1, 1.0, 10.0), (62, 63, 64), 10, 25, (5, 10, 25)
+DELTAS, SEEDS, SEARCHED, ROUNDS, SHOWN = (0.1, 1.0, 10.0, 100.0), (62, 63, 64), 10, 25, (5, 10, 25)
 METHODS = {"diagonal": fedlap.FedLapCov, "Kronecker": fedlap.FedLapKron}
 
 
