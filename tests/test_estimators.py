@@ -1,5 +1,6 @@
 """Estimators in scikit-learn's hands: its own checks, the pooled answer, and sites that find their way through."""
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedlap
+from fedlap.engines import sequential, streamed
 from fedlap.errors import ConfigError, DataError
 from fedlap.estimators import FedLapClassifier, FedLapRegressor
+from fedlap.machine import threads
 
 rng = np.random.default_rng(0)
 SITES = np.repeat(["north", "coast", "city"], (40, 15, 35))
@@ -101,13 +104,12 @@ def test_numbers_are_double_whatever_the_switch_of_jax_says():
 
 
 def test_clients_in_threads_compute_in_the_precision_of_who_asks():
-    few = fedlap.Federation.from_arrays(clients=[(X, GRADE), (X, GRADE)], test=(X, GRADE))
-    for engine in ("sequential", "streamed"):
-        with jax.enable_x64(False):
-            history = fedlap.simulate(
-                fedlap.FedAvg(), few, fedlap.logistic(), rounds=1, solver=fedlap.adam(epochs=1), engine=engine
-            )
-        assert history.final.w.dtype == np.float32
+    """A plain thread would have that of the process; engines have none of these."""
+    for precise, expected in [(False, "float32"), (True, "float64")]:
+        with jax.enable_x64(precise), threads(1) as one:
+            assert one.submit(lambda: jax.dtypes.canonicalize_dtype(float)).result() == expected
+    for engine in (sequential, streamed):
+        assert "ThreadPoolExecutor" not in inspect.getsource(engine)
 
 
 def test_networks_are_trained_in_the_precision_of_their_rows():
