@@ -213,3 +213,25 @@ def test_what_has_no_layers_is_refused(options, message):
 def test_another_algorithm_says_who_has_a_kronecker_covariance(method):
     with pytest.raises(fedlap.ConfigError, match=r"covariance is .*; a Kronecker covariance is FedLapKron"):
         method(delta=1.0, covariance="kronecker")
+
+
+# Predictions.
+
+
+def test_predictions_have_the_covariance_of_the_basis(tmp_path):
+    """J S⁻¹ Jᵀ with the dense S = U D Uᵀ; a saved history has no basis, and says so instead of taking another S."""
+    algorithm = fedlap.FedLapKron(delta=0.7, rho=0.5, refresh=2)
+    solver = fedlap.adam(epochs=1, batch=8)
+    history = fedlap.simulate(algorithm, federation(3), MLP, solver=solver, rounds=3, on_divergence="ignore")
+    x = history.simulation.federation.test_inputs[:4]
+    fit = history.fit
+    S = np.asarray(fit.precision.full)
+    assert not np.allclose(S, np.diag(np.diagonal(S)))
+    apply = lambda w: fit.task.model.apply(fit.w.like(w).tree, jnp.asarray(x))
+    J = np.asarray(jax.jacrev(apply)(fit.w.flat))
+    np.testing.assert_allclose(history.predictive(x).covariance, J @ np.linalg.inv(S) @ J.swapaxes(1, 2), rtol=1e-8)
+    history.save(tmp_path / "kept")
+    loaded = fedlap.load(tmp_path / "kept")
+    np.testing.assert_allclose(loaded.precision, history.precision)
+    with pytest.raises(fedlap.ConfigError, match="saved without its basis"):
+        loaded.predict(x, posterior=True)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedlap.algebra.covariance import Variances, variances
 from fedlap.algebra.precision import Diagonal, Full, Isotropic
 from fedlap.algebra.pytrees import is_traced, pytree
 from fedlap.algebra.symmetric import unless
@@ -183,6 +184,9 @@ class Rotated(Linear):
     def positive_part(self) -> "Rotated":
         return Rotated(self.basis, self.D.positive_part())
 
+    def covariance(self, like: Vector) -> "TurnedVariances":
+        return TurnedVariances(self.basis, variances(self.D.d))
+
     @property
     def diagonal(self) -> Diagonal:
         """Its diagonal in the weights' own coordinates: how sure each weight is if the others are known."""
@@ -198,6 +202,36 @@ class Rotated(Linear):
     @property
     def flat(self) -> Array:
         return self.diagonal.flat
+
+
+@pytree
+class TurnedVariances:
+    """U diag(v) Uᵀ: the covariance of a precision that is diagonal in a basis."""
+
+    basis: Kronecker
+    variances: Variances
+
+    def between(self, gradients: Vector) -> Array:
+        return self.variances.between(jax.vmap(jax.vmap(lambda gradient: self.basis.T @ gradient))(gradients))
+
+    def draw(self, noise: Vector) -> Vector:
+        return self.basis @ self.variances.draw(noise)
+
+
+@pytree
+class Shadow(Linear):
+    """The diagonal of a precision that is diagonal in a basis which was not kept: enough to look at, not to predict."""
+
+    d: Array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.d, dtype)
+
+    def covariance(self, like: Vector) -> TurnedVariances:
+        raise ConfigError(
+            "a history of FedLapKron is saved without its basis, and the posterior needs it; "
+            "predict with the history that simulate returned"
+        )
 
 
 def either(first: Array, one: Tree, other: Tree) -> Any:

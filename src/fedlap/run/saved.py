@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlap import files
 from fedlap.algebra.evidence import plain
+from fedlap.algebra.kronecker import Rotated, Shadow
 from fedlap.algebra.vector import Vector
 from fedlap.data.coding import Coding
 from fedlap.engines.parties import Task
@@ -57,6 +58,7 @@ def save(
         "coding": None if fit.coding is None else fit.coding.as_dict(),
         "dtype": str(fit.dtype),
         "delta": plain(fit.delta),
+        "turned": isinstance(fit.precision, (Rotated, Shadow)),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
     }
@@ -129,6 +131,8 @@ def _fit(
     w = Vector(jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected]))
     task = Task(rebuilt, likelihood, GaussNewton())
     S, precision = map(arrays.get, PRECISIONS)
+    if description.get("turned"):
+        S, precision = Shadow(S), Shadow(precision)
     coding = None if description.get("coding") is None else Coding.from_dict(description["coding"])
     of_data = description["method"], task, classes, shape, features, dtype
     return Fit(*of_data, w, S, precision, coding, delta=description.get("delta"))
