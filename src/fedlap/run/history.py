@@ -259,8 +259,8 @@ class History:
         """The history after a client has left: its factor divided out of the model, then so many rounds of the others.
 
         Its first entry is the model right after the division, before any round. Where losses are quadratic and the
-        covariance is full, that is already what the others alone would have come to; elsewhere the rounds bring it
-        there, see `stationarity`.
+        covariance is full, that is already what the others alone would have come to; with convex losses the rounds
+        bring it there, see `stationarity`. A network may be poor at first, and end elsewhere than training anew.
         """
         return self._after(membership.without, rounds, client)
 
