@@ -13,6 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,13 +154,9 @@ def final(
             marks[str(done)] = scores(history, inputs, labels)
     found = {"marks": marks, "seconds": float(np.median(history.seconds)), "sent": sent(run, history.state)}
     if strangers is not None:
-        ways = (False, True) if history.precision is not None else (False,)
-        found["strangers"] = {
-            "posterior" if way else "point": auroc(
-                *(history.uncertainty(x, posterior=way) for x in (inputs, strangers))
-            )
-            for way in ways
-        }
+        ways = {"point": False} | ({} if history.precision is None else {"posterior": True})
+        uncertain = lambda way: [history.uncertainty(x, posterior=way) for x in (inputs, strangers)]
+        found["strangers"] = {name: auroc(*uncertain(way)) for name, way in ways.items()}
     return found
 
 
@@ -171,14 +168,9 @@ def scores(history: fedlap.History, inputs: np.ndarray, labels: np.ndarray) -> d
 
 def sent(run: fedlap.Simulation, state: Any) -> dict[str, int]:
     """How many numbers a client sends and receives in a round."""
-    clients = len(run.federation.clients)
     count = lambda tree: sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))
-    up = (
-        sum(count(client.contribution) for client in state.clients) if isinstance(state.clients, tuple | list) else None
-    )
-    if up is None or not hasattr(state.clients[0], "contribution"):
-        up = count(state.clients.contribution)
-    return {"up": up // clients, "down": count(run.algorithm.broadcast(state.server))}
+    up = count(state.clients.contribution) // len(run.federation.clients)
+    return {"up": up, "down": count(run.algorithm.broadcast(state.server))}
 
 
 def auroc(known: np.ndarray, strange: np.ndarray) -> float:
@@ -217,6 +209,19 @@ def chosen(lines: list[tuple[Setting, dict[str, Any]]]) -> Setting:
     return max(lines, key=lambda pair: rank(pair[1]))[0]
 
 
+def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray | None) -> None:
+    """Search among a method's settings, then train the best with every seed; what is in the file is not done again."""
+    made = partial(DATA[data].federation, folder)
+    found = []
+    for setting in settings(method, data):
+        work = partial(search, method, data, setting, made(SEARCH_SEED))
+        found.append((setting, keep(data, method, setting, "search", SEARCH_SEED, work)))
+    best = chosen(found)
+    for seed in SEEDS:
+        work = partial(final, method, data, best, made(seed), seed, strangers)
+        keep(data, method, best, "final", seed, work)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
@@ -225,22 +230,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the table of what is there")
     arguments = parser.parse_args()
     for data in [] if arguments.table else arguments.data:
-        about = DATA[data]
-        strangers = about.strangers and about.strangers(arguments.data_dir)
+        strangers = DATA[data].strangers
+        others = None if strangers is None else strangers(arguments.data_dir)
         for method in arguments.methods:
-            if ONLY.get(method, data) != data:
-                continue
-            federation = about.federation(arguments.data_dir, SEARCH_SEED)
-            found = []
-            for setting in settings(method, data):
-                work = lambda setting=setting: search(method, data, setting, federation)
-                found.append((setting, keep(data, method, setting, "search", SEARCH_SEED, work)))
-            best = chosen(found)
-            for seed in SEEDS:
-                work = lambda seed=seed: final(
-                    method, data, best, about.federation(arguments.data_dir, seed), seed, strangers
-                )
-                keep(data, method, best, "final", seed, work)
+            if ONLY.get(method, data) == data:
+                carry_out(method, data, arguments.data_dir, others)
     write(read(), HERE.parent)
 
 

@@ -77,6 +77,11 @@ def last(run: dict[str, Any]) -> dict[str, Any]:
     return run["marks"][max(run["marks"], key=int)]
 
 
+def ends_of(runs: Lines, way: str) -> np.ndarray:
+    """The NLL of each seed at the last round; none where a method has no posterior."""
+    return np.array([last(run)[way]["nll"] for run in runs if way in last(run)])
+
+
 def number(values: list[float], score: str) -> str:
     """Mean and standard deviation over seeds."""
     if not np.isfinite(values).all():
@@ -100,17 +105,17 @@ def draw(lines: Lines, path: Path) -> None:
     figure, axes = plt.subplots(1, len(names), figsize=(6.5 * len(names), 5.5), layout="constrained", squeeze=False)
     for axis, data in zip(axes[0], names, strict=True):
         methods = by_method([line for line in lines if line["data"] == data])
-        value = lambda method, way: np.array([last(run)[way]["nll"] for run in methods[method] if way in last(run)])
-        finite = [method for method in methods if np.isfinite(value(method, "point")).all()]
-        order = sorted(finite, key=lambda method: -value(method, "point").mean())
+        ends = {(method, way): ends_of(runs, way) for method, runs in methods.items() for way in ("point", "posterior")}
+        finite = [method for method in methods if np.isfinite(ends[method, "point"]).all()]
+        order = sorted(finite, key=lambda method, ends=ends: -ends[method, "point"].mean())
         for place, method in enumerate(order):
             for way, colour, marker in (("point", "tab:blue", "o"), ("posterior", "tab:orange", "D")):
-                found = value(method, way)
+                found = ends[method, way]
                 if len(found):
                     axis.errorbar(found.mean(), place, xerr=found.std(), fmt=marker, color=colour, markersize=5)
         axis.set_yticks(range(len(order)), order)
         axis.set(xlabel="test negative log-likelihood after 50 rounds", title=TITLES[data])
-        best = min(value(method, "point").mean() for method in order)
+        best = min(ends[method, "point"].mean() for method in order)
         axis.set_xlim(0.95 * best, min(3.5 * best, axis.get_xlim()[1]))
         axis.grid(alpha=0.3)
     for label, colour, marker in (("point estimate", "tab:blue", "o"), ("posterior", "tab:orange", "D")):
