@@ -1,0 +1,242 @@
+"""Which method should one take: every method of the library on two data sets, at the point and by its posterior.
+
+    python -m benchmarks.choosing --data-dir FOLDER [--data fashion_mnist credit] [--methods fedlap_cov pvi]
+
+Each method has four settings: two of its own number by two learning rates, or four learning rates where it has no
+number. One is chosen by the accuracy on rows that each client held out (seed 62, half the rounds), and trained on all
+rows with three seeds. A run is a line of benchmarks/choosing.jsonl, and a second call runs what is missing. At the end
+it writes docs/tables/choosing.md and docs/images/choosing.png from that file.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import fedlap
+from benchmarks.choosing_table import write
+from benchmarks.timing import load
+from fedlap.run.simulation import histories
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "choosing.jsonl"
+ROUNDS, MARKS, SEEDS, SEARCH_SEED = 50, (5, 10, 25, 50), (62, 63, 64), 62
+ADAM, SGD, IVON = (1e-3, 3e-3), (0.03, 0.1), (1e-3, 1e-2)
+FOUR = {ADAM: (3e-4, 1e-3, 3e-3, 1e-2), SGD: (0.01, 0.03, 0.1, 0.3)}
+
+
+class Data(NamedTuple):
+    """A data set, its model, and what is the same for all methods."""
+
+    federation: Callable[[Path | None, int], fedlap.Federation]
+    model: Any
+    validation: float
+    epochs: int
+    batch: int
+    deltas: tuple[float, float]
+    strangers: Callable[[Path | None], np.ndarray] | None = None  # inputs of another data set
+
+
+def _fashion(folder: Path | None, seed: int) -> fedlap.Federation:
+    division = fedlap.dirichlet(sizes=1.0, classes=0.5)
+    return fedlap.data.fashion_mnist(
+        preset="standard", fraction=0.1, clients=10, partition=division, seed=seed, data_dir=folder
+    )
+
+
+def _digits(folder: Path | None) -> np.ndarray:
+    return fedlap.data.mnist(preset="standard", fraction=0.1, clients=2, seed=0, data_dir=folder).test_inputs
+
+
+def _credit(folder: Path | None, seed: int) -> fedlap.Federation:
+    return fedlap.data.credit(preset="standard", split="heterogeneous", data_dir=folder)
+
+
+DATA = {
+    "fashion_mnist": Data(_fashion, fedlap.mlp(hidden=(200, 100), activation="relu"), 0.1, 5, 32, (0.1, 0.01), _digits),
+    "credit": Data(_credit, fedlap.logistic(), 0.2, 10, 4, (1.0, 0.1)),
+}
+
+
+class Entry(NamedTuple):
+    """A method, how it is made of its number, and the rates of its solver."""
+
+    make: Callable[[Any], Any]
+    numbers: tuple | None = None  # None: those of the data set's deltas; empty: it has none
+    rates: tuple = ADAM
+
+
+METHODS = {
+    "fedavg": Entry(lambda _: fedlap.FedAvg(), ()),
+    "fedprox": Entry(lambda alpha: fedlap.FedProx(alpha=alpha), (0.1, 0.01)),
+    "fedadmm": Entry(lambda alpha: fedlap.FedADMM(alpha=alpha), (0.1, 0.01)),
+    "feddyn": Entry(lambda alpha: fedlap.FedDyn(alpha=alpha, weight_decay=1e-5), (1e-2, 1e-3)),
+    "scaffold": Entry(lambda _: fedlap.SCAFFOLD(), (), SGD),
+    "fednova": Entry(lambda _: fedlap.FedNova(), (), SGD),
+    "fedopt adam": Entry(lambda rate: fedlap.FedOpt(learning_rate=rate, rule="adam"), (0.01, 0.03)),
+    "fedopt yogi": Entry(lambda rate: fedlap.FedOpt(learning_rate=rate, rule="yogi"), (0.01, 0.03)),
+    "fedopt adagrad": Entry(lambda rate: fedlap.FedOpt(learning_rate=rate, rule="adagrad"), (0.01, 0.03)),
+    "bcm": Entry(lambda delta: fedlap.BCM(delta=delta)),
+    "pvi": Entry(lambda delta: fedlap.PVI(delta=delta, samples=1)),
+    "fedep": Entry(lambda delta: fedlap.FedEP(delta=delta)),
+    "bayes_admm": Entry(lambda delta: fedlap.BayesADMM(delta=delta)),
+    "bayes_admm ivon": Entry(lambda delta: fedlap.BayesADMM(delta=delta, samples=1), None, IVON),
+    "fedlap": Entry(lambda delta: fedlap.FedLap(delta=delta)),
+    "fedlap_func": Entry(lambda delta: fedlap.FedLapFunc(delta=delta, tau=0.1, memory=1)),
+    "fedlap_cov": Entry(lambda delta: fedlap.FedLapCov(delta=delta)),
+    "fedlap_cov evidence": Entry(lambda _: fedlap.FedLapCov(delta="evidence"), ()),
+    "fedlap_cov_func": Entry(lambda delta: fedlap.FedLapCovFunc(delta=delta, tau=0.1, memory=1)),
+    "fedlap_kron": Entry(lambda delta: fedlap.FedLapKron(delta=delta)),
+    "fedlap_cov full": Entry(lambda delta: fedlap.FedLapCov(delta=delta, covariance="full")),
+}
+ONLY = {"fedlap_kron": "fashion_mnist", "fedlap_cov full": "credit"}  # of networks; of small models
+
+
+class Setting(NamedTuple):
+    """One of a method's four settings."""
+
+    number: float | None
+    rate: float
+
+
+def settings(method: str, data: str) -> list[Setting]:
+    """The four settings of a method."""
+    entry = METHODS[method]
+    numbers = DATA[data].deltas if entry.numbers is None else entry.numbers
+    if not numbers:
+        return [Setting(None, rate) for rate in FOUR[entry.rates]]
+    return [Setting(number, rate) for number, rate in itertools.product(numbers, entry.rates)]
+
+
+def solver(method: str, data: Data, rate: float) -> Any:
+    """The clients' solver of a method."""
+    kind = fedlap.ivon if METHODS[method].rates is IVON else fedlap.sgd if METHODS[method].rates is SGD else fedlap.adam
+    return kind(epochs=data.epochs, batch=data.batch, learning_rate=rate)
+
+
+def simulation(method: str, data: str, setting: Setting, federation: fedlap.Federation, seed: int) -> fedlap.Simulation:
+    """The run of a method with one setting."""
+    about = DATA[data]
+    return fedlap.Simulation.of(
+        METHODS[method].make(setting.number),
+        federation,
+        about.model,
+        solver=solver(method, about, setting.rate),
+        server_solver=fedlap.annealed(),
+        seed=seed,
+    )
+
+
+def search(method: str, data: str, setting: Setting, federation: fedlap.Federation) -> dict[str, Any]:
+    """Accuracy and NLL on rows that clients held out, the mean of the last three rounds of half of them."""
+    run = simulation(method, data, setting, federation.hold_out(DATA[data].validation, SEARCH_SEED), SEARCH_SEED)
+    *_, last = histories(run, ROUNDS // 2)
+    return {"accuracy": float(np.mean(last.accuracy[-3:])), "nll": float(np.mean(last.nll[-3:]))}
+
+
+def final(
+    method: str, data: str, setting: Setting, federation: fedlap.Federation, seed: int, strangers: np.ndarray | None
+) -> dict[str, Any]:
+    """The scores at some rounds, at the point and by the posterior; seconds, numbers sent, and strangers told apart."""
+    run = simulation(method, data, setting, federation, seed)
+    marks: dict[str, Any] = {}
+    inputs, labels = federation.test
+    for history in histories(run, ROUNDS):
+        done = len(history.nll)
+        if done in MARKS or (run.one_shot and done == 1):
+            marks[str(done)] = scores(history, inputs, labels)
+    found = {"marks": marks, "seconds": float(np.median(history.seconds)), "sent": sent(run, history.state)}
+    if strangers is not None:
+        ways = {"point": False} | ({} if history.precision is None else {"posterior": True})
+        uncertain = lambda way: [history.uncertainty(x, posterior=way) for x in (inputs, strangers)]
+        found["strangers"] = {name: auroc(*uncertain(way)) for name, way in ways.items()}
+    return found
+
+
+def scores(history: fedlap.History, inputs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Accuracy, NLL, Brier and ECE at the point, and averaged over the posterior where there is one."""
+    ways = {"point": False} | ({} if history.precision is None else {"posterior": True})
+    return {name: history.evaluate(inputs, labels, posterior=way)._asdict() for name, way in ways.items()}
+
+
+def sent(run: fedlap.Simulation, state: Any) -> dict[str, int]:
+    """How many numbers a client sends and receives in a round."""
+    count = lambda tree: sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))
+    up = count(state.clients.contribution) // len(run.federation.clients)
+    return {"up": up, "down": count(run.algorithm.broadcast(state.server))}
+
+
+def auroc(known: np.ndarray, strange: np.ndarray) -> float:
+    """The chance that a stranger is the more uncertain of a pair."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.concatenate([known, strange]))[len(known) :]
+    return float((ranks.sum() - len(strange) * (len(strange) + 1) / 2) / (len(known) * len(strange)))
+
+
+# The file of results --------------------------------------------------------------------------------------------------
+
+
+def read() -> list[dict[str, Any]]:
+    """All runs so far."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def keep(data: str, method: str, setting: Setting, kind: str, seed: int, work: Callable[[], dict]) -> dict[str, Any]:
+    """A run of the file; one that is not there is made and appended."""
+    said = {"data": data, "method": method, "setting": setting._asdict(), "kind": kind, "seed": seed}
+    for line in read():
+        if {key: line[key] for key in said} == said:
+            return line
+    began = time.perf_counter()
+    line = {**said, **work(), "took": round(time.perf_counter() - began, 1), "load": load()}
+    with open(RESULTS, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(f"{data}, {method}, {tuple(setting)}, {kind} {seed}: {line['took']} s", flush=True)
+    return line
+
+
+def chosen(lines: list[tuple[Setting, dict[str, Any]]]) -> Setting:
+    """The setting with the best accuracy on held-out rows; ties go to the smaller NLL, what diverged loses."""
+    rank = lambda line: (line["accuracy"], -line["nll"]) if np.isfinite(line["nll"]) else (-1.0, 0.0)
+    return max(lines, key=lambda pair: rank(pair[1]))[0]
+
+
+def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray | None) -> None:
+    """Search among a method's settings, then train the best with every seed; what is in the file is not done again."""
+    made = partial(DATA[data].federation, folder)
+    found = []
+    for setting in settings(method, data):
+        work = partial(search, method, data, setting, made(SEARCH_SEED))
+        found.append((setting, keep(data, method, setting, "search", SEARCH_SEED, work)))
+    best = chosen(found)
+    for seed in SEEDS:
+        work = partial(final, method, data, best, made(seed), seed, strangers)
+        keep(data, method, best, "final", seed, work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--table", action="store_true", help="only write the table of what is there")
+    arguments = parser.parse_args()
+    for data in [] if arguments.table else arguments.data:
+        strangers = DATA[data].strangers
+        others = None if strangers is None else strangers(arguments.data_dir)
+        for method in arguments.methods:
+            if ONLY.get(method, data) == data:
+                carry_out(method, data, arguments.data_dir, others)
+    write(read(), HERE.parent)
+
+
+if __name__ == "__main__":
+    main()
