@@ -106,6 +106,10 @@ def test_a_regression_answers_in_json(tmp_path):
     names = [row["name"] for row in answer["coefficients"]]
     assert names[0] == "Intercept" and all(isinstance(row["standard_error"], float) for row in answer["coefficients"])
     assert "Written" in done.stderr
+    patients = sorted((tmp_path / "fit" / "data").glob("*.csv"))[0]
+    said = invoke("predict", tmp_path / "fit" / "model", patients, "--output", tmp_path / "new.csv", "--json")
+    found = json.loads(said.stdout)
+    assert found["rows"] == len((tmp_path / "new.csv").read_text().splitlines()) - 1
 
 
 def test_numbers_that_are_none_are_null():

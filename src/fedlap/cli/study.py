@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedlap.cli.answer import AsJson, answering
 from fedlap.cli.help import Commands
 from fedlap.stopping import raise_on_interrupt
 
@@ -325,6 +326,7 @@ def predict(
     observation: Annotated[
         bool, typer.Option("--observation", help="Of a regression: where a new outcome lies, not its mean alone.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict with a study's model, for every row of a file: the probability of each class, or what is expected."""
     from fedlap.errors import ConfigError
@@ -345,9 +347,11 @@ def predict(
         for name in (name for name in options if not posterior):
             raise ConfigError(f"--{name} is of the posterior; expected --posterior too")
         checked, what = _probabilities(model, file, output, options), "probabilities"
-    typer.echo(f"{output}: {what} of {len(checked)} rows")
-    if len(checked.dropped):
-        typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")
+    with answering(as_json) as answer:
+        typer.echo(f"{output}: {what} of {len(checked)} rows")
+        if len(checked.dropped):
+            typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")
+        answer({"file": output, "rows": len(checked), "dropped": checked.dropped})
 
 
 def _probabilities(model: Path, file: Path, output: Path, options: dict[str, Any]) -> "Checked":
