@@ -2,11 +2,11 @@
 
     python -m benchmarks.choosing --data-dir FOLDER [--data fashion_mnist credit] [--methods fedlap_cov pvi]
 
-Posteriors are averaged over 200 draws of the outputs. FedEP and BayesADMM are what their defaults are not: with these
-they are FedLap-Cov. Each method has four settings: two of its own number by two learning rates, or four learning rates where it has no
+Each method has four settings: two of its own number by two learning rates, or four learning rates where it has no
 number. One is chosen by the accuracy on rows that each client held out (seed 62, half the rounds), and trained on all
-rows with three seeds. A run is a line of benchmarks/choosing.jsonl, and a second call runs what is missing. At the end
-it writes docs/tables/choosing.md and docs/images/choosing.png from that file.
+rows with three seeds. Posteriors are averaged over 200 draws of the outputs. FedEP and BayesADMM are here what their
+defaults are not, since with these they are FedLap-Cov. A run is a line of benchmarks/choosing.jsonl, and a second call
+runs what is missing. At the end it writes docs/tables/choosing.md and docs/images/choosing.png from that file.
 """
 
 import argparse
