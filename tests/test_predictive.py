@@ -229,14 +229,14 @@ def test_a_layer_that_cannot_tell_is_not_left_out():
 
 
 def test_the_probit_of_two_classes_is_as_near_as_is_said():
-    """Within 0.02 of the integral for variances up to 100 and margins up to 12, within 0.007 for variances up to 1."""
+    """Within 0.02 of the integral for variances up to 100 and margins up to 12, within 0.005 for variances up to 1."""
     margins, variances = np.meshgrid(np.linspace(0, 12, 25), [0.0, 0.1, 1.0, 4.0, 25.0, 100.0])
     mean = np.stack([np.zeros(margins.size), margins.ravel()], 1)
     covariance = variances.ravel()[:, None, None] / 2 * np.eye(2)
     found = Predictive(categorical, mean, covariance).probabilities(Averaging())
     wanted = np.stack([oracle.average(*each, nodes=400) for each in zip(mean, covariance, strict=True)])
     worst = np.abs(found - wanted).max(1).reshape(margins.shape).max(1)
-    assert worst[0] < 1e-12 and worst[2] < 0.007 and worst.max() < 0.02
+    assert worst[0] < 1e-12 and worst[2] < 0.005 and worst.max() < 0.02
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_what_softmax_does_not_see_makes_no_prediction_unsure():
 
 
 def test_single_precision_keeps_the_differences():
-    """δ is a millionth of V, and the constant that softmax does not see has a variance of a million."""
+    """δ is below the rounding of V, and the constant that softmax does not see has a variance of a million."""
     x = np.random.default_rng(0).normal(size=(200, 2))
     V = np.kron([[1, -1], [-1, 1]], x.T @ x).astype(np.float32)
     w = Vector((jnp.zeros((2, 2), jnp.float32),))
     model = fedlap.Model(lambda key, inputs: (jnp.zeros((2, 2)),), lambda params, inputs: inputs @ params[0].T)
-    S = Shifted(Full(jnp.asarray(V)), jnp.float32(1e-4))
+    S = Shifted(Full(jnp.asarray(V)), jnp.float32(1e-6))
     found = Posterior.of(Task(model, categorical, GaussNewton()), w, S).predictive(jnp.asarray(x[:3], jnp.float32))
     wanted = np.stack([each @ np.linalg.inv(2 * x.T @ x) @ each * 2 for each in x[:3]])
     np.testing.assert_allclose(2 * found.variance, wanted, rtol=1e-3)

@@ -374,6 +374,34 @@ def test_the_saved_model_predicts_as_the_fit_does(saved, tmp_path):
     table = pd.read_csv(tmp_path / "p.csv", index_col="row")
     np.testing.assert_allclose(table, wanted, rtol=1e-9)
     assert list(table.index[:2]) == [2, 3] and list(table) == ["mean", "mean_ci_lower", "mean_ci_upper"]
+    for options, words in (
+        (["--posterior"], "--posterior goes with a model of classes"),
+        (["--interval", "0.5", "--observation"], "a new outcome with the logit link is yes or no"),
+    ):
+        result = CliRunner().invoke(app, ["predict", str(folder / "model"), str(new), *options])
+        assert isinstance(result.exception, ConfigError) and words in str(result.exception)
+
+
+def test_a_saved_regression_of_numbers_says_where_a_new_outcome_lies(tmp_path):
+    frames = regressions.hospitals()
+    columns = {name: regressions.COLUMNS[name] for name in ("age", "cost")}
+    study, files = regressions.make(tmp_path, columns, {"formula": "cost ~ age", "family": "gamma"}, frames)
+    found, _ = regressions.run(study, files, tmp_path)
+    folder = save_regression(tmp_path / "result", study, found)
+    wanted = found.fit.predict(frames["south"], 0.8, observation=True)
+    model = load_regression(folder / "model")
+    np.testing.assert_array_equal(model.predict(files["south"], 0.8, observation=True), wanted)
+    output = str(tmp_path / "p.csv")
+    command = ["predict", str(folder / "model"), str(files["south"]), "--output", output, "--interval", "0.8"]
+    assert CliRunner().invoke(app, [*command, "--observation"]).exit_code == 0
+    np.testing.assert_allclose(pd.read_csv(output, index_col="row"), wanted, rtol=1e-9)
+    card = json.loads((folder / "model" / "regression.json").read_text())
+    (tmp_path / "regression.json").write_text(json.dumps({k: v for k, v in card.items() if k != "scale"}))
+    with pytest.raises(ConfigError, match="not known of this fit"):
+        load_regression(tmp_path).predict(files["south"], 0.8, observation=True)
+    (tmp_path / "regression.json").write_text(json.dumps({**card, "scale": -1}))
+    with pytest.raises(DataError, match="its scale is '-1'; expected a number above 0"):
+        load_regression(tmp_path)
 
 
 def test_a_model_that_was_changed_is_found_out(saved, tmp_path):

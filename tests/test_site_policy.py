@@ -66,6 +66,24 @@ def test_what_is_reported_in_rounds_tells_no_row_from_none(server):
     assert last["correct"] == right(60.5), "the last report counts every row"
 
 
+def test_cells_of_calibration_are_told_once_and_none_that_is_small(server, study, tmp_path):
+    """With a bin's edge at the second-oldest of the rows held back, a count would be of the oldest alone."""
+    server.begin()
+    assert "calibration" not in server.ask("train", server.broadcast(), 0).facts
+    second = float(np.sort(server.own.test.values["age"])[-2])
+    cells = server.ask("finish", server.by_age(second, 0.02), dishonest.ROUNDS, 0).facts["calibration"]
+    assert [sum(column) for column in zip(*cells["reliability"], strict=True)][1] == 26
+    assert len(cells["reliability"]) <= 2 and min(cell[1] for cell in cells["reliability"]) >= 10
+    assert cells["ranking"] == [] and np.bincount(server.rows.test_labels).min() < 10
+    assert any("calibration is reported in" in line and "(minimum_rows)" in line for line in server.said)
+    closed = dataclasses.replace(SitePolicy().for_study(study[0]), metrics=False)
+    silent = dishonest.Server(*study, "va", tmp_path / "silent", closed)
+    silent.begin()
+    silent.ask("train", silent.broadcast(), 0)
+    facts = silent.ask("finish", silent.broadcast(), dishonest.ROUNDS, 0).facts
+    assert facts["calibration"] == {"brier": 0.0, "reliability": [], "ranking": []}
+
+
 def test_a_steep_model_returns_a_patients_record_where_nothing_is_ruled_and_is_refused_by_default(study, tmp_path):
     """The curvature at a model that is unsure of one row alone is that row, squared."""
     open_site = SitePolicy(minimum_rows=2).for_study(study[0])

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load, save
 from typer.testing import CliRunner
 
+import predictive_oracle as oracle
 from fedlap.algebra.precision import Diagonal, Full
 from fedlap.algebra.vector import Vector
 from fedlap.cli.main import app
@@ -148,6 +149,58 @@ def test_the_command_writes_a_line_for_every_row_and_says_which_have_none(tmp_pa
     assert all(abs(float(line[1]) + float(line[2]) - 1) < 2e-6 for place, line in enumerate(lines) if place != 4)
     result = CliRunner().invoke(app, ["predict", str(model), str(path), "--output", str(path)])
     assert isinstance(result.exception, ConfigError) and path.read_text().startswith(FILE)
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "full"])
+def test_the_posterior_is_averaged_over_and_its_intervals_are_written(tmp_path, structure):
+    size = Vector(weights()).size
+    half = np.random.default_rng(0).normal(size=(size, size))
+    S = half @ half.T + np.eye(size) if structure == "full" else np.arange(1.0, size + 1)
+    kept = Full(np.float32(S)) if structure == "full" else Diagonal(Vector(weights()).like(np.float32(S)))
+    model = fitted.save(tmp_path / "model", SETTINGS, POOLED, weights(), kept)
+    path = write(tmp_path, "dose,sex,ward,age\n2,male,surgery,60\n,female,medicine,50\n")
+    inputs = np.array([[1, 0, 0, 0, 1], [0, 0, 1, 0, 0]])
+    J = np.stack([oracle.logistic_jacobian(x, 2) for x in inputs])
+    J = J[:, 1] - J[:, 0]
+    margin, deviation = J @ np.asarray(Vector(weights()), float), np.sqrt(np.diag(oracle.covariance(J, S)))
+    sigmoid = lambda f: 1 / (1 + np.exp(-f))
+    wanted = np.stack(
+        [
+            sigmoid(margin / np.sqrt(1 + np.pi / 8 * deviation**2)),
+            *(sigmoid(margin + z * deviation) for z in (-1.6448536269514722, 1.6448536269514722)),
+        ],
+        1,
+    )
+    found = fitted.load(model).predict(path, posterior=True, interval=0.9)
+    np.testing.assert_allclose(np.stack([part[:, 1] for part in found], 1), wanted, rtol=1e-4)
+    command = ["predict", str(model), str(path), "--output", str(tmp_path / "out.csv"), "--posterior"]
+    result = CliRunner().invoke(app, [*command, "--interval", "0.9"])
+    assert result.exit_code == 0, result.output
+    with open(tmp_path / "out.csv", newline="") as file:
+        header, *lines = csv.reader(file)
+    ends = [f"probability_{name}{end}" for end in ("", "_lower", "_upper") for name in ("well", "ill")]
+    assert header == ["row", *ends]
+    np.testing.assert_allclose(np.array(lines, float)[:, [2, 4, 6]], wanted, atol=1e-6, rtol=1e-4)
+    result = CliRunner().invoke(app, [*command, "--link", "samples", "--samples", "5000", "--seed", "1"])
+    assert result.exit_code == 0, result.output
+    with open(tmp_path / "out.csv", newline="") as file:
+        np.testing.assert_allclose(np.array(list(csv.reader(file))[1:], float)[:, 2], wanted[:, 0], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--interval", "0.9"], "--interval is of the posterior; expected --posterior too"),
+        (["--seed", "0"], "--seed is of the posterior; expected --posterior too"),
+        (["--posterior"], "there is no posterior: the algorithm has no precision"),
+        (["--observation"], "--observation goes with a regression"),
+    ],
+)
+def test_a_question_that_the_model_cannot_answer_is_refused(tmp_path, model, options, message):
+    path = write(tmp_path, "dose,sex,ward,age\n2,male,surgery,60\n")
+    result = CliRunner().invoke(app, ["predict", str(model), str(path), "--output", str(tmp_path / "p.csv"), *options])
+    assert isinstance(result.exception, ConfigError) and message in str(result.exception)
+    assert not (tmp_path / "p.csv").exists()
 
 
 def test_new_patients_are_held_to_the_same_contract(tmp_path, model):

@@ -11,6 +11,7 @@ from fedlap.study.agreement.contract import Study
 from fedlap.study.model import load, save_outcome
 from fedlap.study.protocol.coordinator import Coordinator
 from fedlap.study.protocol.messages import Reply, decode, digest, encode, pack
+from fedlap.study.protocol.metrics import Score
 from fedlap.study.protocol.site import Site
 from fedlap.study.protocol.terms import Terms
 from studies import FILE, SMALL, write
@@ -63,7 +64,7 @@ def test_a_python_caller_gets_the_model_its_card_and_its_history(study, files):
     assert all(np.array_equal(*pair) for pair in zip(model.pooled, outcome.pooled, strict=True))
     history = json.loads((folder / "history.json").read_text())
     assert history == [report.as_dict() for report in outcome.history]
-    last = {name: history[-1][name] for name in ("accuracy", "nll", "test_rows")}
+    last = {name: history[-1][name] for name in Score._fields}
     assert model.card["metrics"] == last and last["test_rows"] == 5
     assert (study.folder / "state" / "run" / "checkpoint.npz").exists()
     assert Site.of(study, "north", files["north"], rules=sites.RULES).audit_log.exists()

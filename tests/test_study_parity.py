@@ -13,6 +13,7 @@ import sites
 from closeness import same_bits
 from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.evaluate import evaluate
+from fedlap.study.protocol.checkpoint import RoundReport
 from fedlap.study.protocol.terms import Rows
 
 MLP = fedlap.mlp(hidden=(3,))
@@ -94,7 +95,7 @@ def test_the_history_has_the_metrics_of_the_model_after_each_round(tmp_path):
     state = run.init()
     for report in history:
         state = run.step(state)
-        rows, accuracy, nll = report.score
+        rows, accuracy, nll, *_ = report.score
         assert rows == len(sites.FEDERATION.test_labels)
         np.testing.assert_allclose(accuracy, run.evaluate(state).accuracy, rtol=1e-10)
         # Each site rounds the mean over its own rows to two decimals.
@@ -102,6 +103,14 @@ def test_the_history_has_the_metrics_of_the_model_after_each_round(tmp_path):
         means = [evaluate(run.setup.task, state.server.w, each.test_inputs, each.test_labels).nll for each in own]
         sums = [round(float(mean), 2) * len(each.test_labels) for mean, each in zip(means, own, strict=True)]
         np.testing.assert_allclose(nll, sum(sums) / rows, rtol=1e-10)
+    wanted, last = run.evaluate(state), history[-1].score
+    assert [report.score.brier for report in history[:-1]] == [None] * (len(history) - 1)  # said once, of the last
+    np.testing.assert_allclose(last.brier, wanted.brier, atol=0.005)  # rounded to two decimals, too
+    assert last.ece <= wanted.ece + 0.005 and sum(cell[4] for cell in last.reliability) == accuracy * rows
+    assert f"Brier {last.brier:.3f}, ECE {last.ece:.3f} ({last.ece_bins} of 15 bins" in str(last)
+    assert RoundReport.read(history[-1].as_dict()) == history[-1]
+    old = {name: value for name, value in history[-1].as_dict().items() if name not in ("brier", "ece", "reliability")}
+    assert RoundReport.read(old).score.brier is None  # of a checkpoint that is older than calibration
 
 
 @pytest.mark.parametrize("name, numbers, more", [("fedlap", 1, 0), ("fedlap_cov", 2, 1)])

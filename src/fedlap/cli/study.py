@@ -1,7 +1,7 @@
 """The commands of a study that need no network: make one, check a file or a log, predict with its model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -313,6 +313,18 @@ def predict(
     model: Annotated[Path, typer.Argument(help="The folder of a fitted model.")],
     file: Annotated[Path, typer.Argument(help="New patients: a CSV or Parquet file with the study's columns.")],
     output: Annotated[Path, typer.Option(help="Where to write the probabilities.")] = Path("predictions.csv"),
+    posterior: Annotated[
+        bool, typer.Option("--posterior", help="Average probabilities over the posterior, not at the point estimate.")
+    ] = False,
+    link: Annotated[str | None, typer.Option(help="With --posterior: probit, the default, or samples.")] = None,
+    samples: Annotated[int | None, typer.Option(help="With --link samples: how many draws.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    interval: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Write intervals too, that hold this share: 0.9.")
+    ] = None,
+    observation: Annotated[
+        bool, typer.Option("--observation", help="Of a regression: where a new outcome lies, not its mean alone.")
+    ] = False,
 ) -> None:
     """Predict with a study's model, for every row of a file: the probability of each class, or what is expected."""
     from fedlap.errors import ConfigError
@@ -320,34 +332,45 @@ def predict(
 
     if output.exists() and output.resolve() == file.resolve():
         raise ConfigError(f"--output {output} is the patients' own file; expected another name")
+    options = {"posterior": posterior or None, "link": link, "samples": samples, "seed": seed}
+    options = {name: value for name, value in options.items() if value is not None}
     if (model / CARD).exists():
-        checked, what = _expected(model, file, output), "what is expected"
+        for name in options:
+            raise ConfigError(f"--{name} goes with a model of classes; a regression has --interval and --observation")
+        checked, what = _expected(model, file, output, interval, observation), "what is expected"
     else:
-        checked, what = _probabilities(model, file, output), "probabilities"
+        if observation:
+            raise ConfigError("--observation goes with a regression; a model of classes has --posterior --interval")
+        options |= {} if interval is None else {"interval": interval}
+        for name in (name for name in options if not posterior):
+            raise ConfigError(f"--{name} is of the posterior; expected --posterior too")
+        checked, what = _probabilities(model, file, output, options), "probabilities"
     typer.echo(f"{output}: {what} of {len(checked)} rows")
     if len(checked.dropped):
         typer.echo(f"{len(checked.dropped)} rows have no prediction: a value is missing that the study needs")
 
 
-def _probabilities(model: Path, file: Path, output: Path) -> "Checked":
+def _probabilities(model: Path, file: Path, output: Path, options: dict[str, Any]) -> "Checked":
     from fedlap.study import model as fitted
     from fedlap.study.table import table
     from fedlap.study.table.predictions import write
 
     loaded = fitted.load(model)
     checked = table.check_inputs(loaded.study, file)
-    write(output, loaded.study.target.classes, checked, loaded.predict(checked))
+    found = loaded.predict(checked, **options)
+    write(output, loaded.study.target.classes, checked, found if isinstance(found, tuple) else [found])
     return checked
 
 
-def _expected(model: Path, file: Path, output: Path) -> "Checked":
+def _expected(model: Path, file: Path, output: Path, interval: float | None, observation: bool) -> "Checked":
     from fedlap.study.results import load_regression
     from fedlap.study.table.predictions import write_columns
 
     loaded = load_regression(model)
     checked = loaded.check(file)
     several = bool(loaded.study.design.classes)  # an interval of several probabilities at once is not to be had
-    table = loaded.predict(checked, None if several else 0.95)
+    wanted = 0.95 if interval is None and not several else interval
+    table = loaded.predict(checked, wanted, observation)
     names = [f"probability_{name}" if several else str(name) for name in table.columns]
     write_columns(output, names, checked, table.to_numpy(), ".10g")
     return checked

@@ -115,10 +115,13 @@ class GlmFit(SitesFit):
             raise ConfigError('robust("rows") takes trials for rows, and these are counted together; use "sites"')
         return super().robust(kind)
 
-    def predict(self, new: Any, interval: float | None = None) -> Any:
-        """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely."""
-        rule = Prediction(self.family, self.design, self._values, self._covariance, self.degrees)
-        return rule.of(self.design.matrix(new, outcome=False, where="the new rows"), interval)
+    def predict(self, new: Any, interval: float | None = None, observation: bool = False) -> Any:
+        """The outcome that is expected for new rows; with `interval`, also where its expectation lies so surely.
+
+        With `observation`, further where a new outcome lies so surely, if that is a number or a count.
+        """
+        rule = Prediction(self.family, self.design, self._values, self._covariance, self.degrees, self.scale)
+        return rule.of(self.design.matrix(new, outcome=False, where="the new rows"), interval, observation)
 
 
 @known_keywords("glm")

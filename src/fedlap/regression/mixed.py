@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -93,6 +93,15 @@ class MixedFit(GlmFit):
     @property
     def _at_boundary(self) -> bool:
         return bool(self.optimum.w[self._place] == NOTHING)
+
+    def predict(self, new: Any, interval: float | None = None, observation: bool = False) -> Any:
+        """As of any fit, for a site whose effect is 0; of a new outcome nothing, which depends on its site."""
+        if observation:
+            raise ConfigError(
+                "where a new outcome lies depends on the effect of its site, and a prediction takes that as 0; leave "
+                'observation out, or fit with site_effects="fixed"'
+            )
+        return super().predict(new, interval)
 
     # What a kind of regression says for itself ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ import numpy as np
 from fedlap import files, identity
 from fedlap.algebra.precision import Diagonal, Full, Shifted
 from fedlap.algebra.vector import Vector
-from fedlap.engines.evaluate import predict
 from fedlap.engines.parties import Task
+from fedlap.engines.predictive import Averaging, Predicted, probabilities
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import read_described, read_description
 from fedlap.models.curvature import GaussNewton
@@ -27,6 +27,7 @@ from fedlap.models.likelihood import categorical
 from fedlap.study.agreement.contract import Study, resolve
 from fedlap.study.protocol.coordinator import Outcome
 from fedlap.study.protocol.messages import digest, pack
+from fedlap.study.protocol.metrics import Score
 from fedlap.study.table import encoding
 from fedlap.study.table.table import Checked, check_inputs
 
@@ -55,8 +56,45 @@ class Fitted:
         """The names of the model's inputs."""
         return encoding.features(self.study)
 
-    def predict(self, patients: str | Path | Checked | np.ndarray) -> np.ndarray:
-        """Class probabilities [rows, classes] for a file of new patients, a checked one, or encoded inputs."""
+    @overload
+    def predict(
+        self,
+        patients: str | Path | Checked | np.ndarray,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        patients: str | Path | Checked | np.ndarray,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float,
+    ) -> Predicted: ...
+
+    def predict(
+        self,
+        patients: str | Path | Checked | np.ndarray,
+        *,
+        posterior: bool = False,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        interval: float | None = None,
+    ) -> np.ndarray | Predicted:
+        """Class probabilities [rows, classes] for a file of new patients, a checked one, or encoded inputs.
+
+        With `posterior` they are averaged over it, and the further options are those of `History.predict`.
+        """
+        classes = len(self.study.target.classes)
+        averaging = Averaging.of(posterior, link=link, samples=samples, seed=seed, interval=interval, classes=classes)
         if isinstance(patients, (str, Path)):
             patients = check_inputs(self.study, patients)
         if isinstance(patients, Checked):
@@ -65,7 +103,8 @@ class Fitted:
         if inputs.ndim != 2 or inputs.shape[1] != len(self.features):
             raise DataError(f"inputs of shape {inputs.shape}; expected (rows, {len(self.features)}), as in `features`")
         task = Task(self.study.method.make_model(), categorical, GaussNewton())
-        return np.asarray(predict(task, Vector(jax.tree.map(jnp.asarray, self.weights)), jnp.asarray(inputs)))
+        w = Vector(jax.tree.map(jnp.asarray, self.weights))
+        return probabilities(task, w, self.precision, jnp.asarray(inputs), averaging)
 
 
 def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
@@ -75,7 +114,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
         "rounds": len(history),
         "members": outcome.sizes,
         "without": outcome.without,  # who was left out for good, after which round, and how
-        "metrics": {name: history[-1].get(name) for name in ("accuracy", "nll", "test_rows")},
+        "metrics": {name: history[-1].get(name) for name in Score._fields},
         "run": outcome.run,
         "weights_sha256": digest(pack(outcome.server.w)),
     }

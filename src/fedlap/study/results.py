@@ -23,7 +23,7 @@ from fedlap import files
 from fedlap.checks import is_number
 from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.files import read_description
-from fedlap.regression.glm import GlmModel
+from fedlap.regression.glm import GlmFit, GlmModel
 from fedlap.regression.prediction import Prediction
 from fedlap.regression.summary import label
 from fedlap.study.agreement.regression import RegressionStudy, resolve_regression
@@ -51,8 +51,11 @@ class RegressionModel:
         others = [column.name for column in self.study.columns if column.name not in used]
         return check_new_rows(columns, path, (*others, *self.study.ignored_columns))
 
-    def predict(self, patients: str | Path | Checked, interval: float | None = None) -> Any:
-        """A frame of the outcome that is expected for each row of a file; with `interval`, where that surely lies."""
+    def predict(self, patients: str | Path | Checked, interval: float | None = None, observation: bool = False) -> Any:
+        """A frame of the outcome that is expected for each row of a file; with `interval`, where that surely lies.
+
+        With `observation`, further where a new outcome surely lies.
+        """
         model, design = self.study.model, self.study.design
         if not isinstance(model, GlmModel):
             raise ConfigError(
@@ -61,11 +64,10 @@ class RegressionModel:
         checked = patients if isinstance(patients, Checked) else self.check(patients)
         frame = checked.frame(self.study.columns)
         rows = design.matrix(frame, outcome=False, where=checked.path.name, numbers=checked.row_numbers)
-        degrees = self.card["degrees"]
-        rule = Prediction(
-            model.family, design, self.parameters, self.covariance, math.inf if degrees is None else degrees
-        )
-        return rule.of(rows._replace(kept=checked.row_numbers[rows.kept]), interval)
+        degrees, scale = self.card["degrees"], self.card.get("scale")  # which cards once did not have
+        degrees = math.inf if degrees is None else degrees
+        rule = Prediction(model.family, design, self.parameters, self.covariance, degrees, scale)
+        return rule.of(rows._replace(kept=checked.row_numbers[rows.kept]), interval, observation)
 
 
 def save_regression(folder: str | Path, study: RegressionStudy, outcome: RegressionOutcome) -> Path:
@@ -99,6 +101,9 @@ def load_regression(folder: str | Path) -> RegressionModel:
             raise DataError(f"{path}: {parameters.shape} parameters; expected {size} finite ones, and their covariance")
         if degrees is not None and not (is_number(degrees) and degrees > 0):
             raise DataError(f"{path}: its degrees of freedom are {shown(degrees)}; expected a number above 0, or null")
+        scale = card.get("scale")
+        if scale is not None and not (is_number(scale) and scale > 0):
+            raise DataError(f"{path}: its scale is {shown(scale)}; expected a number above 0, or null")
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, FedlapError):
             raise
@@ -117,6 +122,7 @@ def _card(study: RegressionStudy, outcome: RegressionOutcome) -> dict[str, Any]:
         "parameters": fit.params.to_numpy().tolist(),
         "covariance": fit.cov_params().to_numpy().tolist(),
         "degrees": fit.degrees if math.isfinite(fit.degrees) else None,
+        "scale": fit.scale if isinstance(fit, GlmFit) else None,
         "rows": dict(fit.regression.rows),
         "without": list(outcome.lost),  # members left out for good, of whom nothing is in the fit
         "rounds": fit.rounds,

@@ -19,6 +19,7 @@ class Family:
     shapes: ClassVar[int] = 0
     unordered: ClassVar[bool] = False  # an outcome of several levels, with a predictor for each but the first
     has_scale: ClassVar[bool] = False  # a dispersion, estimated from Pearson residuals
+    outcome: ClassVar[str] = ""  # "number" or "count", where it makes sense to say between which two a new one lies
 
     def __init__(self, levels: int = 2) -> None:
         self.predictors = 1
@@ -68,6 +69,10 @@ class Family:
 
     def variance(self, f: np.ndarray) -> np.ndarray:
         """The variance of the outcome, in units of the scale."""
+        raise NotImplementedError
+
+    def cumulative(self, y: np.ndarray, f: np.ndarray, scale: float) -> np.ndarray:
+        """How likely an outcome is to be y or less, where it is a number or a count."""
         raise NotImplementedError
 
     def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:

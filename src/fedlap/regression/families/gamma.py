@@ -1,7 +1,7 @@
 """Positive numbers with a long tail, such as costs and stays: Gamma regression."""
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammainc, gammaln
 
 from fedlap.regression.families.base import Family
 
@@ -13,6 +13,7 @@ class GammaFamily(Family):
     φ is Pearson's sum over N − P. Standard errors are from the expected curvature, which is 1.
     """
 
+    outcome = "number"
     link = "log"
     ratio = "ratio of means"
     has_scale = True
@@ -38,6 +39,9 @@ class GammaFamily(Family):
 
     def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(2 * f)
+
+    def cumulative(self, y: np.ndarray, f: np.ndarray, scale: float) -> np.ndarray:
+        return gammainc(1 / scale, y * np.exp(-f) / scale)
 
     def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 2 * (self.loss(y, f) - 1 - np.log(y))

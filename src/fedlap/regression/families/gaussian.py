@@ -1,6 +1,7 @@
 """Numbers: linear regression."""
 
 import numpy as np
+from scipy.special import ndtr
 
 from fedlap.regression.families.base import Family
 
@@ -12,6 +13,7 @@ class GaussianFamily(Family):
     φ is the residual sum of squares over N − P. The log-likelihood is that at the φ which makes it largest.
     """
 
+    outcome = "number"
     link = "identity"
     has_scale = True
     expected = "a finite number"
@@ -33,6 +35,9 @@ class GaussianFamily(Family):
 
     def variance(self, f: np.ndarray) -> np.ndarray:
         return np.ones_like(f)
+
+    def cumulative(self, y: np.ndarray, f: np.ndarray, scale: float) -> np.ndarray:
+        return ndtr((y - f) / np.sqrt(scale))
 
     def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return (y - f) ** 2

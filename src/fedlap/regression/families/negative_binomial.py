@@ -1,7 +1,7 @@
 """Counts that vary more than Poisson's: negative binomial regression, its dispersion estimated."""
 
 import numpy as np
-from scipy.special import gammaln, polygamma, psi, xlogy
+from scipy.special import betainc, gammaln, polygamma, psi, xlogy
 
 from fedlap.regression.families.base import Family
 
@@ -13,6 +13,7 @@ class NegativeBinomialFamily(Family):
     r = 1/α, and a = log α is a weight as the others, the same for all rows: f is [2, n], (f, a).
     """
 
+    outcome = "count"
     link = "log"
     ratio = "rate ratio"
     shapes = 1
@@ -49,6 +50,10 @@ class NegativeBinomialFamily(Family):
 
     def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f[0]) + np.exp(2 * f[0] + f[1])
+
+    def cumulative(self, y: np.ndarray, f: np.ndarray, scale: float) -> np.ndarray:
+        r = np.exp(-f[1])
+        return betainc(r, y + 1, r / (r + np.exp(f[0])))
 
     def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         mean, r = np.exp(f[0]), np.exp(-f[1])

@@ -1,7 +1,7 @@
 """Counts, and rates with an exposure: Poisson regression."""
 
 import numpy as np
-from scipy.special import gammaln, xlogy
+from scipy.special import gammaln, pdtr, xlogy
 
 from fedlap.regression.families.base import Family
 
@@ -11,6 +11,7 @@ class PoissonFamily(Family):
     y ~ Poisson(μ), μ = e^f        loss e^f − y f        curvature e^f        mean e^f
     """
 
+    outcome = "count"
     link = "log"
     ratio = "rate ratio"
     expected = "a count, 0 or above"
@@ -35,6 +36,9 @@ class PoissonFamily(Family):
 
     def variance(self, f: np.ndarray) -> np.ndarray:
         return np.exp(f)
+
+    def cumulative(self, y: np.ndarray, f: np.ndarray, scale: float) -> np.ndarray:
+        return pdtr(y, np.exp(f))
 
     def deviance(self, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         return 2 * (self.loss(y, f) + xlogy(y, y) - y)

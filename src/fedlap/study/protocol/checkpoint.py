@@ -40,7 +40,9 @@ class RoundReport:
     def read(cls, table: dict[str, Any]) -> "RoundReport":
         """The report in such a table."""
         known = {item.name: table[item.name] for item in fields(cls) if item.name in table and item.name != "score"}
-        score = Score(*(table[name] for name in Score._fields)) if "test_rows" in table else None
+        score = (
+            Score(**{name: table[name] for name in Score._fields if name in table}) if "test_rows" in table else None
+        )
         return cls(**{**known, **{name: tuple(known.get(name, ())) for name in LISTS}}, score=score)
 
 

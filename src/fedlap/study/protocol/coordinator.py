@@ -15,6 +15,7 @@ import numpy as np
 
 from fedlap.engines.setup import join_points
 from fedlap.study.protocol import checkpoint, heads, runs
+from fedlap.study.protocol.calibration import Calibrated, read_calibrated
 from fedlap.study.protocol.checkpoint import Progress, RoundReport, RunState
 from fedlap.study.protocol.contents import (
     Beginning,
@@ -251,14 +252,16 @@ class Coordinator:
         return Request("restore", self.terms.digest, progress.run, progress.round, progress.accepted[name], arrays)
 
     def _finish(self, progress: Progress, state: RunState, start: Start) -> Progress:
-        def read(name: str, reply: Reply) -> HeldBack:
+        def read(name: str, reply: Reply) -> tuple[HeldBack, Calibrated]:
             check(reply.arrays, {}, name)
-            return read_held_back(name, reply.facts, progress.held_back.get(name))
+            held_back = read_held_back(name, reply.facts, progress.held_back.get(name))
+            return held_back, read_calibrated(name, reply.facts, held_back.rows)
 
         requests = self._requests("finish", progress, state, progress.round)
         self.restoring.hand_back = partial(self._hand_back, progress, state, start)
         good, _ = self.inquiry.once("finish", requests, read)
-        return replace(progress, finished=True, history=self._scored(progress.history, good.values()))
+        reports, cells = [each[0] for each in good.values()], [each[1] for each in good.values()]
+        return replace(progress, finished=True, history=self._scored(progress.history, reports, cells))
 
     def _requests(self, kind: str, progress: Progress, state: RunState, round: int) -> dict[str, Request]:
         """To every member what the algorithm broadcasts."""
@@ -266,11 +269,13 @@ class Coordinator:
         request = partial(Request, kind, self.terms.digest, progress.run, round)
         return {name: request(progress.accepted[name], arrays) for name in self._members(progress)}
 
-    def _scored(self, history: tuple[RoundReport, ...], reports: Iterable[HeldBack]) -> tuple[RoundReport, ...]:
+    def _scored(
+        self, history: tuple[RoundReport, ...], reports: Iterable[HeldBack], cells: Iterable[Calibrated] = ()
+    ) -> tuple[RoundReport, ...]:
         """The history with the last model's score, which comes with the answers to the next request."""
         if not history:
             return history
-        last = replace(history[-1], score=score(reports))
+        last = replace(history[-1], score=score(reports, cells))
         moved = in_words(last.influence, last.influence_unit)
         self.tell(Event("round", f"round {last.round}", note=f"{last.score}; {moved}" if moved else str(last.score)))
         return *history[:-1], last

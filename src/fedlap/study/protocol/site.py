@@ -19,10 +19,12 @@ import numpy as np
 from fedlap.engines.evaluate import evaluate, predict
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
+from fedlap.engines.scores import BINS
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import MemoryPoints, choose_points
 from fedlap.errors import DataError
 from fedlap.study.protocol import guard
+from fedlap.study.protocol.calibration import RANKS, Calibrated, calibrated
 from fedlap.study.protocol.contents import (
     Beginning,
     HeldBack,
@@ -144,6 +146,9 @@ class Site(Respondent):
         start = self.terms.site_start(self.member, rows, np.full(members, len(rows.labels)), memory)
         steps.append(("every round", start.first.clients.contribution))
         steps.append(("every round, about the rows held back", HeldBack()))
+        ranks = RANKS if self.terms.classes == 2 else 0
+        at_most: Any = Calibrated(0.0)._replace(reliability=np.zeros((BINS, 4)), ranking=np.zeros((ranks, 3)))
+        steps.append(("once, after the last round, about the rows held back (cells, at most)", at_most))
         named = [(when, name.lstrip("."), array) for when, record in steps for name, array in pack(record).items()]
         return [Sent(when, name, array.shape, array.nbytes) for when, name, array in named]
 
@@ -288,7 +293,9 @@ class Site(Respondent):
         if stored is None:
             store.unanswered(number)
             self._check_turn(number, store)
-            facts = {"metrics": self._held_back(ready, broadcast.w, last=True)._asdict()}
+            held_back = self._held_back(ready, broadcast.w, last=True)
+            about = self._calibrated(ready, broadcast.w, held_back)
+            facts = {"metrics": held_back._asdict(), "calibration": about._asdict()}
             stored = StoredRound(number, request.accepted, request.digest, facts, {})
             store.save(stored)
         return stored.facts, {}
@@ -349,6 +356,20 @@ class Site(Respondent):
             )
             return HeldBack()
         return guard.report(self.rules, count, round(float(found.accuracy) * count), float(found.nll), last)
+
+    def _calibrated(self, ready: Ready, w: Any, held_back: HeldBack) -> Calibrated:
+        """What is said once of the rows held back, where these are reported on."""
+        if not held_back.rows:
+            return Calibrated()
+        rows = ready.rows
+        said = calibrated(self._probabilities(ready, w, rows.test_inputs), rows.test_labels, self.rules.minimum_rows)
+        if len(said.reliability) < BINS or not said.ranking:
+            self.log(
+                f"calibration is reported in {len(said.reliability)} cells of {BINS} bins of confidence and in "
+                f"{len(said.ranking)} of {RANKS} of probability: no cell has fewer than {self.rules.minimum_rows} rows "
+                "(minimum_rows)"
+            )
+        return said
 
     def _begun(self, request: Request, store: Store) -> Ready:
         """The run that the request belongs to, as this site began it."""

@@ -11,9 +11,13 @@ from fedlap import files
 from fedlap.study.table.table import Checked
 
 
-def write(path: str | Path, classes: Sequence[str], checked: Checked, probabilities: np.ndarray) -> None:
-    """Write the probabilities of a file's rows; rows that the study drops are there too, with empty cells."""
-    write_columns(path, [f"probability_{name}" for name in classes], checked, probabilities, ".6f")
+def write(path: str | Path, classes: Sequence[str], checked: Checked, probabilities: Sequence[np.ndarray]) -> None:
+    """Write the probabilities of a file's rows; rows that the study drops are there too, with empty cells.
+
+    `probabilities` are [rows, classes], alone or with the lower and the upper end of their intervals.
+    """
+    names = [f"probability_{name}{end}" for end in ("", "_lower", "_upper")[: len(probabilities)] for name in classes]
+    write_columns(path, names, checked, np.concatenate(probabilities, 1), ".6f")
 
 
 def write_columns(path: str | Path, names: Sequence[str], checked: Checked, values: np.ndarray, form: str) -> None:
