@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedlap import files
@@ -132,7 +133,7 @@ def _fit(
     task = Task(rebuilt, likelihood, GaussNewton())
     S, precision = map(arrays.get, PRECISIONS)
     if description.get("turned"):
-        S, precision = Shadow(S), Shadow(precision)
+        S, precision = (Shadow(jnp.asarray(arrays[name])) for name in PRECISIONS)
     coding = None if description.get("coding") is None else Coding.from_dict(description["coding"])
     of_data = description["method"], task, classes, shape, features, dtype
     return Fit(*of_data, w, S, precision, coding, delta=description.get("delta"))
