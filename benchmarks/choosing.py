@@ -58,7 +58,7 @@ def _digits(folder: Path | None) -> np.ndarray:
 
 
 def _credit(folder: Path | None, seed: int) -> fedlap.Federation:
-    return fedlap.data.credit(preset="standard", split="heterogeneous", data_dir=folder)
+    return fedlap.data.credit(preset="standard", split="heterogeneous")
 
 
 DATA = {
