@@ -39,6 +39,12 @@ from energies import (
 from energies import (
     labelled as labelled,
 )
+from energies import (
+    softmax as softmax,
+)
+from energies import (
+    squared as squared,
+)
 
 
 class Round(NamedTuple):

@@ -5,7 +5,7 @@ import numpy as np
 import fedlap
 import oracle
 from closeness import assert_same, dense, flat
-from drawn import Squared, federation, points, trajectory
+from drawn import PlainNewton, Squared, federation, points, trajectory
 from oracle import softmax, squared
 
 DELTA = 1.3
@@ -32,6 +32,25 @@ def test_the_step_of_the_server_is_not_in_the_answer():
         assert_same(flat(states[-1].server.w), mean)
         assert_same(dense(states[-1].server.S), precision)
         assert_same(dense(run.algorithm.precision_ahead(states[-1].server)), precision)
+
+
+def test_who_was_never_drawn_adds_nothing_to_what_will_be_known():
+    """As in FedLap-Cov, whose lines these are: each factor is undamped by its own lag, and not by that of all."""
+    drawn = federation(3)
+    for options in ({"participation": 1}, {"participation": 2}):
+        found = [
+            fedlap.simulate(
+                kind(delta=DELTA, rho=0.3, covariance="full"),
+                drawn,
+                fedlap.logistic(),
+                rounds=2,
+                solver=PlainNewton(),
+                on_divergence="ignore",
+                **options,
+            ).precision
+            for kind in (fedlap.FedEP, fedlap.FedLapCov)
+        ]
+        assert_same(*found, 1e-12)
 
 
 def test_one_factor_for_all_is_exact_on_quadratics():

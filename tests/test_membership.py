@@ -239,6 +239,28 @@ def test_a_method_without_a_factor_says_who_has_one(name, change):
         change(run, run.init())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run, state: membership.without(run, state, "client-0"),
+        lambda run, state: membership.join(run, state, "new", NEWER),
+        lambda run, state: membership.update(run, state, "client-0", NEWER),
+        membership.stationarity,
+    ],
+)
+def test_a_server_that_goes_a_part_of_the_way_keeps_who_has_left(change):
+    """With η = 0.05 the certificate said 1e-4 of a model whose pooled slope was 0.6, most of it of who had left."""
+    run = simulation("fedep")
+    with pytest.raises(fedlap.ConfigError, match=r"the server of FedEP\(.*eta=0.8.* expected a step of 1"):
+        change(run, run.init())
+
+
+def test_a_basis_that_turns_cannot_keep_what_was_said_in_another():
+    run = simulation("fedlap_kron")
+    with pytest.raises(fedlap.ConfigError, match="update: factors of FedLapKron are in a basis that turns"):
+        membership.update(run, run.init(), "client-0", NEWER)
+
+
 def test_data_that_have_said_nothing_cannot_be_the_past():
     run = simulation("fedlap", participation=1)
     state = after(run, 1)

@@ -272,6 +272,11 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
             return False
 
     @property
+    def divides(self) -> bool:
+        """Whether q_g is made of p_0 and factors anew in every round, so that a factor can be divided out of it."""
+        return True
+
+    @property
     def expands(self) -> bool:
         """Whether V_k is made of curvatures of a loss, of which none is below zero: a client's local is a Laplace."""
         return any(Laplace in get_args(base) for base in getattr(type(self), "__orig_bases__", ()))

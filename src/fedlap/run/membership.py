@@ -47,6 +47,11 @@ def join(run: "Simulation", state: State, name: str, data: Any) -> Changed:
 def update(run: "Simulation", state: State, name: str, data: Any) -> Changed:
     """The run after a member has newer data: its factor so far is part of the prior, its old rows are gone."""
     _check(run, "update", whole=True)
+    if run.algorithm.matrices:
+        raise ConfigError(
+            f"update: factors of {type(run.algorithm).__name__} are in a basis that turns, and what is said for good "
+            "cannot turn with it; expected a method without a basis, such as FedLapCov"
+        )
     federation, clients = run.federation.with_data(name, data), _clients(run, state)
     place = federation.clients.index(name)
     sent, silent = clients[place].contribution, initial(run.setup).clients.contribution
@@ -87,6 +92,11 @@ def _check(run: "Simulation", what: str, whole: bool = False) -> None:
     """
     if jax.process_count() > 1:
         raise ConfigError(f"{what}: this run has several processes, each with some of the clients; expected one")
+    if not run.algorithm.divides:
+        raise ConfigError(
+            f"{what}: the server of {run.algorithm} goes a part of the way in a round and keeps what it knew before; "
+            "expected a step of 1, after which the model is the product of its factors"
+        )
     factor, sums = _line(run)
     if not factor or "average" in sums or (whole and not run.algorithm.sends_factor):
         having = [known.__name__ for known in ALGORITHMS.values() if object.__new__(known).sends_factor]
