@@ -1,6 +1,7 @@
 """`fedlap fit` as people use it: a process, their files, and what it leaves in the folder."""
 
 import csv
+import json
 import subprocess
 import sys
 
@@ -141,6 +142,9 @@ def test_a_model_that_predicts_from_the_same_files(files, tmp_path):
     done = fit(*sorted(made.iterdir()), "--target", "ill", "--model", "mlp", "--output", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "After 20 rounds" in done.stdout and (tmp_path / "out" / "model" / "model.safetensors").exists()
+    cells = json.loads((tmp_path / "out" / "model" / "card.json").read_text())["metrics"]["reliability"]
+    page = (tmp_path / "out" / "model" / "report.html").read_text()
+    assert f"{len(cells)} cell" in page and "Reliability on held-back rows" in page
     predicted = subprocess.run(
         [sys.executable, "-m", "fedlap", "predict", "out/model", str(made / "north.csv")],
         cwd=tmp_path,

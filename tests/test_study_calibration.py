@@ -49,6 +49,12 @@ def test_of_too_few_rows_nothing_is_said():
     assert not said(drawn(30, classes=3)).ranking  # a ranking is of two classes
 
 
+def test_cells_are_read_alike_in_one_process_and_from_a_network():
+    """There they are tuples, as the site made them; here lists, as JSON has them."""
+    part = drawn(200)
+    assert read_calibrated("ash", {"calibration": calibrated(*part, 5)._asdict()}, 200) == said(part, 5)
+
+
 # What they come to ----------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,8 @@ def files(tmp_path):
 def test_a_python_caller_gets_the_model_its_card_and_its_history(study, files):
     outcome = Coordinator.of(study, Files(study, files)).run()
     folder = save_outcome(study.folder / "model", study, outcome)
-    assert sorted(path.name for path in folder.iterdir()) == ["card.json", "history.json", "model.safetensors"]
+    written = ["card.json", "history.json", "model.safetensors", "report.html"]
+    assert sorted(path.name for path in folder.iterdir()) == written
     model = load(folder)
     assert model.card["rounds"] == 2 and model.card["members"] == outcome.sizes == {"north": 2, "south": 3}
     assert model.card["run"] == outcome.run

@@ -193,7 +193,7 @@ def _trained(contract: "Study", output: Path | None, without: tuple[str, ...]) -
     terms = Terms.of(contract)
     outcome = _carry_out(contract, terms.last_round + 1, ask, terms.contribution_bytes())
     output = save_outcome(output or contract.folder / "model", contract, outcome)
-    return f"the model is in {output}. Next:  fedlap predict {output} NEW_PATIENTS.csv"
+    return f"the model is in {output}, with a report.html to read. Next:  fedlap predict {output} NEW_PATIENTS.csv"
 
 
 def _fitted(contract: "RegressionStudy", output: Path | None, without: tuple[str, ...]) -> str:

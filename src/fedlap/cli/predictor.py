@@ -54,7 +54,7 @@ def fit_predictor(files: Sequence[Path], target: str, model: str, folder: Path, 
     save_outcome(unfinished / "model", study, outcome)
     last = outcome.history[-1]
     typer.echo(f"After {last.round} rounds, on the rows held back: {last.score}")
-    typer.echo(f"Written: {folder}/model/, study.toml")
+    typer.echo(f"Written: {folder}/model/ (read its report.html), study.toml")
     typer.echo(f"Predict with it: fedlap predict {folder / 'model'} FILE.csv")
 
 

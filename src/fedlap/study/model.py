@@ -36,7 +36,7 @@ DIGESTS = {  # of a card's study, by the card's format; the first was of the sec
     1: lambda section, study: identity.digest(section),
     2: lambda section, study: study.digest,
 }
-CARD, ARRAYS, HISTORY = "card.json", "model.safetensors", "history.json"
+CARD, ARRAYS, HISTORY, REPORT = "card.json", "model.safetensors", "history.json", "report.html"
 OURS = ("format", "study", "digest", "features", "classes", "standardisation", "versions", "sha256")
 
 
@@ -108,7 +108,9 @@ class Fitted:
 
 
 def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
-    """Write what a run of the study has come to: the model, its card, and its history."""
+    """Write what a run of the study has come to: the model, its card, its history, and a report to read."""
+    from fedlap.study.report import predictor_page  # whoever loads a model needs none of it
+
     history = [report.as_dict() for report in outcome.history]
     card = {
         "rounds": len(history),
@@ -120,6 +122,7 @@ def save_outcome(folder: str | Path, study: Study, outcome: Outcome) -> Path:
     }
     folder = save(folder, study, outcome.pooled, outcome.server.w, outcome.precision, card)
     files.write(folder / HISTORY, json.dumps(history, indent=2) + "\n")
+    files.write(folder / REPORT, predictor_page(study, outcome))
     return folder
 
 

@@ -1,7 +1,7 @@
 """The pictures of the report. Each has a title, a description and, beside it, a table with the same numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -138,39 +138,71 @@ def _diamond(x: Ruler, mark: Mark, y: float) -> Markup:
 
 def convergence(losses: Sequence[float], decrements: Sequence[float]) -> Markup:
     """How far the loss still was above its last value, and Newton's decrement, round by round."""
-    rounds = list(range(1, len(losses) + 1))
     above = [logarithm(loss - losses[-1]) for loss in losses]
-    panels = [(above, "loss above its last value"), ([logarithm(each) for each in decrements], "Newton's decrement")]
+    panels = {"loss above its last value": above, "Newton's decrement": [logarithm(each) for each in decrements]}
+    described = (
+        f"Two panels with logarithmic scales over {len(losses)} rounds: by how much the pooled loss still fell, and "
+        "Newton's decrement. Rounds without a number on such a scale are not drawn. The table has the numbers."
+    )
+    return picture(WIDE, 242, "Convergence by round", described, _by_round(panels, power_ticks))
+
+
+def scores(accuracies: Sequence[float], losses: Sequence[float]) -> Markup:
+    """Accuracy and negative log-likelihood of a row, round by round; NaN where a round has none."""
+    described = (
+        f"Two panels over {len(losses)} rounds: how often the likeliest class was the true one, and the mean negative "
+        "log-likelihood of a row. Rounds without a number are not drawn. The table has the numbers."
+    )
+    panels = {"accuracy": accuracies, "negative log-likelihood": losses}
+    return picture(WIDE, 242, "Scores by round", described, _by_round(panels, linear_ticks))
+
+
+def _by_round(panels: Mapping[str, Sequence[float]], ticks: Callable[[float, float], list[Tick]]) -> Markup:
+    """Two panels side by side, of numbers by round."""
     parts = []
-    for place, (values, title) in enumerate(panels):
+    for place, (title, values) in enumerate(panels.items()):
+        rounds = range(1, len(values) + 1)
         start = 58 + place * (WIDE / 2)
         low, high = span(values, 0.08)
         frame = Frame(Ruler(0.5, len(rounds) + 0.5, start, start + WIDE / 2 - 74), Ruler(low, high, 200, 28))
-        ticks = [Tick(k, plain(k)) for k in rounds if len(rounds) <= 8 or k % -(-len(rounds) // 8) == 0]
-        parts.append(axes(frame, ticks, power_ticks(low, high), "round", title))
+        across = [Tick(k, plain(k)) for k in rounds if len(rounds) <= 8 or k % -(-len(rounds) // 8) == 0]
+        parts.append(axes(frame, across, ticks(low, high), "round", title))
         parts.append(curve(frame, rounds, values, "curve"))
         parts += [dot(frame.x.at(k), frame.y.at(v), "point") for k, v in zip(rounds, values, strict=True) if v == v]
-    described = (
-        f"Two panels with logarithmic scales over {len(rounds)} rounds: by how much the pooled loss still fell, and "
-        "Newton's decrement. Rounds without a number on such a scale are not drawn. The table has the numbers."
-    )
-    return picture(WIDE, 242, "Convergence by round", described, *parts)
+    return joined(parts)
 
 
 def calibration(data: Calibration) -> Markup:
     """Observed shares over predicted probabilities, with intervals; on the diagonal both agree."""
-    frame = Frame(Ruler(0, 1, 52, HALF - 16), Ruler(0, 1, 340, 28))
-    ticks = linear_ticks(0, 1)
-    parts = [axes(frame, ticks, ticks, "predicted probability", "observed share")]
-    parts.append(line(frame.x.at(0), frame.y.at(0), frame.x.at(1), frame.y.at(1), "zero"))
-    for p, share, low, high in zip(data.predicted, data.observed, data.lower, data.upper, strict=True):
-        parts.append(line(frame.x.at(p), frame.y.at(low), frame.x.at(p), frame.y.at(high), "whisker"))
-        parts.append(dot(frame.x.at(p), frame.y.at(share), "point"))
     described = (
         f"{len(data.rows)} bins: the share of rows with the outcome over the mean predicted probability, with Wilson's "
         "95 % intervals. On the diagonal both are the same. The table has the numbers."
     )
-    return picture(HALF, 384, "Calibration on held-out rows", described, *parts)
+    drawn = _diagonal(data, "predicted probability", "observed share")
+    return picture(HALF, 384, "Calibration on held-out rows", described, drawn)
+
+
+def reliability(data: Calibration) -> Markup:
+    """Shares of predictions that are right over how sure they are, with intervals; below the diagonal, too sure."""
+    described = (
+        f"{len(data.rows)} cells: the share of rows whose likeliest class is the true one over its mean probability, "
+        "with Wilson's 95 % intervals. On the diagonal the model is as sure as it is right; below it, too sure. The "
+        "table has the numbers."
+    )
+    drawn = _diagonal(data, "confidence: mean probability of the likeliest class", "share that is right")
+    return picture(HALF, 384, "Reliability on held-back rows", described, drawn)
+
+
+def _diagonal(data: Calibration, x_title: str, y_title: str) -> Markup:
+    """Shares over probabilities, with their intervals and the line where both are the same."""
+    frame = Frame(Ruler(0, 1, 52, HALF - 16), Ruler(0, 1, 340, 28))
+    ticks = linear_ticks(0, 1)
+    parts = [axes(frame, ticks, ticks, x_title, y_title)]
+    parts.append(line(frame.x.at(0), frame.y.at(0), frame.x.at(1), frame.y.at(1), "zero"))
+    for p, share, low, high in zip(data.predicted, data.observed, data.lower, data.upper, strict=True):
+        parts.append(line(frame.x.at(p), frame.y.at(low), frame.x.at(p), frame.y.at(high), "whisker"))
+        parts.append(dot(frame.x.at(p), frame.y.at(share), "point"))
+    return joined(parts)
 
 
 def roc(data: Roc) -> Markup:

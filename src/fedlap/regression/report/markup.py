@@ -3,10 +3,12 @@
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 
 from fedlap.regression.summary import number
 
 VOID = {"meta", "br", "col"}  # elements that have no end
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser that obeys it loads nothing and runs nothing
 
 
 class Markup(str):
@@ -71,3 +73,22 @@ def facts(pairs: Mapping[str, object]) -> Markup:
 def section(name: str, title: str, *contents: object) -> Markup:
     """A part of the page that a link can lead to."""
     return tag("section", tag("h2", title, id=name), *contents, aria_labelledby=name)
+
+
+def document(title: str, lead: str, sections: Mapping[str, object]) -> str:
+    """A whole page that needs nothing beside it: a header with links to its sections, and these."""
+    style = resources.files("fedlap.regression.report").joinpath("style.css").read_text(encoding="utf-8")
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
+    links = [tag("li", tag("a", text, href=f"#part-{place}")) for place, text in enumerate(sections, 1)]
+    contents = tag("nav", tag("ol", *links), aria_label="Contents")
+    header = tag("header", tag("h1", title), tag("p", lead, class_="lead"), contents)
+    parts = [section(f"part-{place}", text, part) for place, (text, part) in enumerate(sections.items(), 1)]
+    body = tag("body", header, tag("main", *parts))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from fedlap.errors import ConfigError, nearest
 from fedlap.regression.fit import SitesFit
 from fedlap.regression.report import conduct, findings
 from fedlap.regression.report.assessment import Assessment, Unassessed
-from fedlap.regression.report.markup import Markup, section, tag
+from fedlap.regression.report.markup import document
 from fedlap.regression.report.words import subject
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser that obeys it loads nothing and runs nothing
 
 
 def write_report(
@@ -57,24 +54,7 @@ def page(
         "What left each site": conduct.what_left(fit, found, assessment),
         "Versions and digest": conduct.versions(mark),
     }
-    links = [tag("li", tag("a", text, href=f"#part-{place}")) for place, text in enumerate(sections, 1)]
-    contents = tag("nav", tag("ol", *links), aria_label="Contents")
-    header = tag("header", tag("h1", title), tag("p", fit.title, class_="lead"), contents)
-    parts = [section(f"part-{place}", text, part) for place, (text, part) in enumerate(sections.items(), 1)]
-    body = tag("body", header, tag("main", *parts))
-    return f"<!doctype html>\n{tag('html', _head(title), body, lang='en')}\n"
-
-
-def _head(title: str) -> Markup:
-    style = resources.files("fedlap.regression.report").joinpath("style.css").read_text(encoding="utf-8")
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", Markup(style)),
-    )
+    return document(title, fit.title, sections)
 
 
 def _of_sites(fit: SitesFit, said: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:

@@ -98,7 +98,11 @@ def read_calibrated(member: str, facts: dict, rows: int) -> Calibrated:
         raise DataError(f"{member}: a Brier score of {brier!r:.20} on {rows} held-back rows; none can be")
     kinds = {"reliability": (int, int, float, int), "ranking": (int, int, int)}
     for name, cells, bins in (("reliability", reliability, BINS), ("ranking", ranking, RANKS)):
-        if not isinstance(cells, list) or len(cells) > bins or not all(_is_cell(cell, kinds[name]) for cell in cells):
+        if (
+            not isinstance(cells, (list, tuple))
+            or len(cells) > bins
+            or not all(_is_cell(cell, kinds[name]) for cell in cells)
+        ):
             raise DataError(f"{member}: its {name} is no list of cells")
         ends = [cell[0] for cell in cells]
         if ends != sorted(set(ends)) or (ends and (ends[0] < 1 or ends[-1] != bins)):
@@ -118,7 +122,7 @@ def read_calibrated(member: str, facts: dict, rows: int) -> Calibrated:
 
 
 def _is_cell(cell: Any, kinds: tuple[type, ...]) -> bool:
-    whole = isinstance(cell, list) and len(cell) == len(kinds)
+    whole = isinstance(cell, (list, tuple)) and len(cell) == len(kinds)
     return whole and all(type(each) in (int, kind) and 0 <= each < 1e15 for each, kind in zip(cell, kinds, strict=True))
 
 
