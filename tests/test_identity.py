@@ -82,7 +82,7 @@ KINDS = {  # where a maker is looked up, its name there, and the section that na
     **{f"solver {name}": (SOLVERS, name, "solver") for name in SOLVERS},
     **{f"server solver {name}": (SERVER_SOLVERS, name, "server_solver") for name in SERVER_SOLVERS},
     **{f"model {name}": (MODELS, name, "model") for name in MODELS},
-    **{f"data {name}": (LOADERS, name, "federation") for name in LOADERS},
+    **{f"data {name}": (LOADERS, name, "federation") for name in LOADERS if name != "files"},  # which needs some
     "partition dirichlet": (PARTITIONS, "dirichlet", "partition"),
     "train": (vars(fedlap.experiments.spec), "Train", "train"),
 }
@@ -317,6 +317,7 @@ DEFAULTS = {
     "model mlp": "hidden=(200, 100), activation='relu'",
     "model zenke_cnn": "",
     "model acar_cnn": "",
+    "data files": "files, target, test=None, missing='refuse', seed=0",
     "data heart": "preset='standard'",
     "data credit": "preset='standard', split='heterogeneous', seed=0",
     "data mnist": "clients=10, partition=homogeneous(), fraction=1.0, preset='standard', seed=0, data_dir=None",

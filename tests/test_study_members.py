@@ -242,7 +242,7 @@ def test_honest_hospitals_are_not_announced(tmp_path):
 
 def test_the_algorithms_themselves_say_what_they_send():
     made = {name: sites.make_algorithm(name) for name in ALGORITHMS}
-    whole = {"fedlap", "fedlap_cov", "fedlap_func", "fedlap_cov_func", "pvi", "bcm", "fedep"}
+    whole = {"fedlap", "fedlap_cov", "fedlap_func", "fedlap_cov_func", "pvi", "bcm", "fedep", "fedlap_kron"}
     assert {name for name, algorithm in made.items() if algorithm.sends_factor} == whole
     expanding = {"fedlap_cov", "fedlap_cov_func", "bcm", "fedep"}
     assert {name for name, algorithm in made.items() if algorithm.expands} == expanding

@@ -53,7 +53,7 @@ MISTAKES = {
 }
 RIGHT = {
     "fedlap.FedLap(delta=1.0, rho=fedlap.evenly)": "FedLap",
-    'fedlap.FedLapCov(delta=1.0, covariance="full").delta': "float",
+    "fedlap.FedLap(delta=1.0).delta": "float",
     "fedlap.adam(epochs=1, batch=8, learning_rate=1e-2)": "Adam",
     "fedlap.simulate(fedlap.FedLap(delta=1.0), federation, model, rounds=1, solver=fedlap.adam())": "History",
     'fedlap.simulate(fedlap.PVI(delta=1.0), federation, model, rounds=1, engine="loop").nll.shape': "tuple[Any, ...]",
@@ -140,7 +140,7 @@ def test_keywords_mean_the_same_wherever_they_stand():
         inspect.signature(function).parameters
         for function in (fedlap.simulate, fedlap.simulate_grid, fedlap.Simulation.of)
     )
-    loop = {"rounds", "checkpoint", "resume", "on_divergence"}
+    loop = {"rounds", "checkpoint", "resume", "on_divergence", "on_round"}
     assert set(simulate) == {*run, *loop}
     assert [run[name] for name in run] == [simulate[name] for name in run]
     own = {"settings", "federations", "seeds", "watches"}

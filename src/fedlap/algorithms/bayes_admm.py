@@ -18,7 +18,7 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
 
     samples=0, the delta method: the loss at the mean, and its curvature there; S_k = S_g + (H_k(w_k)/τ − V_k)/ρ at
         w_k ← argmin_w  ℓ_k(w)/τ + v_kᵀw − ½wᵀV_k w + ½ρ‖w − w_g‖²_{S_g}.
-    samples=1 or more: E_q by so many draws, of diagonal Gaussians; with solver=ivon(…) as the paper runs it.
+    samples=1 or more: E_q by so many draws, of diagonal Gaussians; with solver=ivon() as the paper runs it.
     α = ρ = τ = 1 is PVI, and with the delta method FedLap-Cov; γ is what they call ρ. Wherever γρK = 1, as it is unless
     said otherwise, α does not matter: the mean of q_k and p_0 Π t_k are then one. With ρ = 1/K, γ = 1 and full
     covariances, quadratics take one round. ρ ≥ 1 and γ ≤ 1/(ρK) keep ρS_g above every V_k; elsewhere a client's argmin

@@ -10,7 +10,7 @@ from fedlap.cli.answer import AsJson, answering
 
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of fedlap run, files of results, saved histories.")
+        list[Path], typer.Argument(metavar="RUNS", help="Folders of fedlap run, files of results, saved histories.")
     ],
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the curves into this file.")] = None,
     as_json: AsJson = False,
