@@ -116,7 +116,9 @@ def _scores(score: Score) -> Markup:
     if lacking := [name for name in shown if name not in known]:
         told.append(f"Not known: {listed(lacking)}. An AUC is of two classes, each with minimum_rows rows at a site.")
     if score.ece is not None:
-        told.append("Sites round what the Brier score and the ECE are made of to 0.01; merged bins can hide an error.")
+        told.append(
+            "Sites round their NLL, Brier score and mean confidences; the ECE may miss an error within merged bins."
+        )
     return joined([paragraphs(told), table("Scores on held-back rows", ["score", "value", "what it is"], lines)])
 
 
@@ -153,7 +155,7 @@ def _rounds(history: Sequence[RoundReport]) -> Markup:
     if any(map(math.isfinite, losses)):
         told = (
             "The model after each round, on the rows held back by the sites that answered the next request. Sites "
-            "round what they say during the rounds; the last report is exact."
+            "round their NLL and, in all but the last report, how many rows are right: small steps may be rounding."
         )
         parts = [paragraphs([told]), tag("figure", figures.scores(accuracies, losses))]
     lines = [
@@ -175,5 +177,5 @@ def _versions(study: Study, outcome: Outcome) -> Markup:
         "run": tag("code", outcome.run),
         "digest": tag("code", study.digest),
     }
-    told = "The digest is that of the study, which all sites share. card.json and history.json have every number here."
+    told = "The digest is that of the study, which all sites share. This page is made of card.json and history.json."
     return joined([facts(pairs), paragraphs([told])])
