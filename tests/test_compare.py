@@ -57,6 +57,28 @@ def test_the_table_has_what_differs(runs):
     assert (folder / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_a_test_set_the_training_rows_are_compared_and_it_is_said(runs, tmp_path):
+    folder, _ = runs
+    lines = [json.loads(line) for line in (folder / "b" / results.RESULTS).read_text().splitlines()]
+    for line in lines:
+        line["curves"] = {"train": line["curves"]["test"]}
+    untested = tmp_path / "c.jsonl"
+    untested.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    alone, both = (comparison.as_text(comparison.read(paths)) for paths in ([untested], [folder / "b", untested]))
+    assert alone.title.startswith("no test set; on the training rows") and both.title.startswith("test set")
+    assert [row[1] for row in both.rows] == ["fedlap", "fedlap (training rows)"] and alone.rows[0][0] == "fedlap"
+    answer = json.loads(invoke("compare", untested, "--json").stdout)
+    assert [row["scores_on"] for row in answer["rows"]] == ["train"]
+    rows = federation(3, overlap=True)
+    clients = [rows.of(client) for client in rows.clients]
+    history = fedlap.simulate(
+        fedlap.FedAvg(), fedlap.Federation.from_arrays(clients, classes=rows.classes), fedlap.logistic(), rounds=1
+    )
+    history.save(tmp_path / "saved")
+    (row,) = comparison.read([tmp_path / "saved"])
+    assert not row.tested and row.score("nll") == pytest.approx((history.judged.nll[-1], 0), abs=1e-5)
+
+
 def test_a_score_that_a_file_does_not_have_is_a_dash(runs, tmp_path):
     folder, _ = runs
     older = [json.loads(line) for line in (folder / "b" / results.RESULTS).read_text().splitlines()]
