@@ -212,6 +212,16 @@ def test_names_of_rows_are_no_category():
         made(changed(NORTH, **{"sex=male": [1, 2, 3, 4]}), changed(SOUTH, **{"sex=male": [1, 2]}))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_category_of_numbers_is_not_taken_for_a_number(ordered):
+    stages = pandas.Categorical([1, 2, 3], ordered=ordered)
+    clients = {name: pandas.DataFrame({"stage": stages, "outcome": [0, 1, 0]}) for name in ("north", "south")}
+    with pytest.raises(DataError, match=r"client 'north': column 'stage' is a category of numbers.*\[1.*, 2.*, 3.*\]"):
+        Federation.from_frames(clients, target="outcome")
+    said = Federation.from_frames(clients, target="outcome", categories={"stage": [1, 2, 3]})
+    assert said.features == ("stage=2", "stage=3")
+
+
 def test_what_is_no_table_is_refused():
     with pytest.raises(DataError, match=r"client 'north': LazyFrame; expected a data frame .*; call its collect\(\)"):
         Federation.from_frames({"north": polars.LazyFrame(NORTH)}, target="outcome", test=NORTH)

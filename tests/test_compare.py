@@ -1,6 +1,8 @@
 """Results side by side, and what commands say to a program."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from typer.testing import CliRunner
 
 import fedlap
 from drawn import federation
-from fedlap.cli.answer import plain
+from fedlap.cli.answer import answering, plain
 from fedlap.cli.main import app
 from fedlap.errors import DataError
 from fedlap.experiments import comparison, results
@@ -55,6 +57,43 @@ def test_the_table_has_what_differs(runs):
     shown = invoke("compare", folder / "a", folder / "b", "--plot", folder / "both.png")
     assert shown.exit_code == 0 and "delta 0.1" in shown.output
     assert (folder / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_test_set_the_training_rows_are_compared_and_it_is_said(runs, tmp_path):
+    folder, _ = runs
+    lines = [json.loads(line) for line in (folder / "b" / results.RESULTS).read_text().splitlines()]
+    for line in lines:
+        line["curves"] = {"train": line["curves"]["test"]}
+    untested = tmp_path / "c.jsonl"
+    untested.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    alone, both = (comparison.as_text(comparison.read(paths)) for paths in ([untested], [folder / "b", untested]))
+    assert alone.title.startswith("no test set; on the training rows") and both.title.startswith("test set")
+    assert [row[1] for row in both.rows] == ["fedlap", "fedlap (training rows)"] and alone.rows[0][0] == "fedlap"
+    answer = json.loads(invoke("compare", untested, "--json").stdout)
+    assert [row["scores_on"] for row in answer["rows"]] == ["train"]
+    rows = federation(3, overlap=True)
+    clients = [rows.of(client) for client in rows.clients]
+    history = fedlap.simulate(
+        fedlap.FedAvg(), fedlap.Federation.from_arrays(clients, classes=rows.classes), fedlap.logistic(), rounds=1
+    )
+    history.save(tmp_path / "saved")
+    (row,) = comparison.read([tmp_path / "saved"])
+    assert not row.tested and row.score("nll") == pytest.approx((history.judged.nll[-1], 0), abs=1e-5)
+
+
+def test_the_answer_is_alone_on_the_output_whatever_others_print(capfd, tmp_path, monkeypatch):
+    with answering(True) as answer:
+        subprocess.run([sys.executable, "-c", "print('of a child')"], check=True)
+        answer({"found": 1})
+    output, errors = capfd.readouterr()
+    assert json.loads(output) == {"found": 1} and "of a child" in errors
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "loud_method.py").write_text("print('of a module')\nfrom fedlap import FedAvg as Loud\n")
+    brief = ("--set", "rounds=1", "--set", "seeds=[0]", "--set", "epochs=1", "--jobs", "1", "--json")
+    done = invoke("run", "loud_method:Loud", *brief, "--output", tmp_path / "loud")
+    assert done.exit_code == 0 and "of a module" in done.stderr
+    assert [row["method"] for row in json.loads(done.stdout)["rows"]] == ["loud_method:Loud"]
 
 
 def test_a_score_that_a_file_does_not_have_is_a_dash(runs, tmp_path):

@@ -129,6 +129,12 @@ def test_a_fit_with_another_model_forgets_the_coefficients():
     assert not hasattr(found, "coef_") and not hasattr(found, "intercept_")
 
 
+def test_evidence_that_has_no_maximum_is_told():
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="by the evidence the weights would be best at zero"):
+        FedLapClassifier(delta="evidence").fit(rng.normal(size=(60, 2)), rng.integers(0, 2, 60))
+
+
 def test_rounds_that_were_too_few_are_told():
     with pytest.warns(ConvergenceWarning, match="in round 1 weights still move by .*; give more rounds"):
         FedLapClassifier(rounds=1).fit(X, ILL, sites=SITES)

@@ -103,6 +103,17 @@ def test_rows_with_a_gap_are_left_out_if_one_says_so(folder):
     assert federation.sizes.sum() + len(federation.test_labels) == 9
 
 
+def test_numbers_are_one_label_however_a_file_writes_them(folder):
+    """A program that has seen an empty cell writes 1 as 1.0."""
+    for name, text, end in (("north", NORTH, ""), ("south", SOUTH, ".0")):
+        (folder / "data" / f"{name}.csv").write_text(text.replace("ill", f"1{end}").replace("well", f"0{end}"))
+    federation = load(folder)
+    assert federation.classes == 2 and federation.of("south")[1].tolist() == [1, 0, 1, 0]
+    (folder / "data" / "south.csv").write_text(SOUTH.replace("ill", "1.37").replace("well", "0"))
+    with pytest.raises(DataError, match=r"client 'south', row 0: label is 1\.37; expected a whole number"):
+        load(folder)
+
+
 def test_a_file_that_is_not_there_is_named(folder):
     (folder / "data" / "south.csv").unlink()
     with pytest.raises(ConfigError, match=r"federation.files: .*south.csv: there is no such file"):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -22,11 +23,28 @@ def answering(as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         yield lambda answer: None
         return
     output, answers = sys.stdout, []
-    with redirect_stdout(sys.stderr):
+    with _children_aside(), redirect_stdout(sys.stderr):
         yield answers.append
     for answer in answers:
         json.dump(plain(answer), output, indent=2, ensure_ascii=False, allow_nan=False)
         output.write("\n")
+
+
+@contextmanager
+def _children_aside() -> Iterator[None]:
+    """A block in which processes that are started write to the error output, too: they have it from the system."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is none that they could write to
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def plain(value: Any) -> Any:

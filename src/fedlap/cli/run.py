@@ -69,18 +69,18 @@ def run(
         raise ConfigError("--shards and --slurm are of jobs to submit; say where, with --on slurm")
     if array is not None and part is not None:
         raise ConfigError("--on submits all shards; leave out --shard")
-    if resume is not None:
-        if arguments or settings or only or output:
-            raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
-        folder, wanted = resume, results.reopen(resume)
-    else:
-        if part is not None and output is None:
-            raise ConfigError("--shard: expected --output too, the same folder for all shards")
-        arguments = arguments or []
-        file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
-        wanted = cells.read(file, arguments, settings or []).narrow(only or [])
-        folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    with answering(as_json) as answer:
+    with answering(as_json) as answer:  # also while settings are read: they may name code that prints
+        if resume is not None:
+            if arguments or settings or only or output:
+                raise ConfigError("--resume takes everything from its folder; leave out the other arguments")
+            folder, wanted = resume, results.reopen(resume)
+        else:
+            if part is not None and output is None:
+                raise ConfigError("--shard: expected --output too, the same folder for all shards")
+            arguments = arguments or []
+            file = arguments.pop(0) if arguments and spec.is_file(arguments[0]) else None
+            wanted = cells.read(file, arguments, settings or []).narrow(only or [])
+            folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
         bring_data(wanted, data_dir)
         file = folder / results.RESULTS
         if resume is None:  # only now: without its data there is nothing to resume
@@ -112,9 +112,9 @@ def sweep(
     from fedlap.experiments.shards import SweepShard
 
     part = None if shard is None else SweepShard.parse(shard)
-    wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
-    file = output or Path("results") / f"{wanted.name}.jsonl"
     with answering(as_json) as answer:
+        wanted = cells.read(spec, algorithms or [], settings or []).narrow(only or [])
+        file = output or Path("results") / f"{wanted.name}.jsonl"
         bring_data(wanted, data_dir)
         if part is None:
             train(wanted, file, data_dir, jobs)

@@ -25,6 +25,7 @@ class Entries(NamedTuple):
     kind: str  # number, truth or category
     values: np.ndarray
     declared: tuple | None = None  # the levels that its type has
+    codes: bool = False  # whether its type says that numbers are levels
 
 
 def entries(what: str, table: Any) -> dict[Any, Entries]:
@@ -55,7 +56,10 @@ def _of_series(what: str, name: Any, series: Any, narwhals: Any) -> Entries:
     if dtype.is_numeric() and not dtype.is_decimal() and not series.is_null().any():
         return Entries("number", _present(what, name, series.to_numpy()))
     declared = tuple(dtype.categories) if isinstance(dtype, narwhals.Enum) else None
-    return _of_objects(what, name, series.to_list(), declared)
+    column = _of_objects(what, name, series.to_list(), declared)
+    if column.kind != "category" and dtype in (narwhals.Categorical, narwhals.Enum):
+        return column._replace(codes=True)
+    return column
 
 
 def _of_objects(what: str, name: Any, values: list, declared: tuple | None = None) -> Entries:
@@ -189,6 +193,12 @@ def agree(tables: Mapping[str, Mapping[Any, Entries]], target: str, said: Mappin
         column = {owner: table[name] for owner, table in tables.items()}
         if name in said:
             levels[name] = _listed(name, said[name])
+        elif owner := next((owner for owner, each in column.items() if each.codes), None):
+            found = sorted(set().union(*(each.values.tolist() for each in column.values())), key=str)
+            raise DataError(
+                f"{owner}: column {name!r} is a category of numbers; expected text, or "
+                f"categories={{{name!r}: [{validation.listing(found)}]}}, or a column of plain numbers"
+            )
         elif _same_kind(name, column) == "category":
             levels[name] = _same_levels(name, column)
     coding = Coding(target, columns, levels)

@@ -123,11 +123,12 @@ def _cells(path: Path) -> _Cells:
 
 
 def _numbers(sheets: Mapping[str, _Cells], target: str) -> set[str]:
-    """The columns of numbers: those that are, in most cells of all files, except for the target."""
+    """The columns of numbers: those that are, in most cells of all files; of the target, in all of them."""
     found = set()
-    for name in {name for sheet in sheets.values() for name in sheet.columns} - {target}:
+    for name in {name for sheet in sheets.values() for name in sheet.columns}:
         cells = [cell for sheet in sheets.values() for cell in sheet.columns.get(name, ()) if cell is not None]
-        if 2 * sum(map(_is_number, cells)) > len(cells):
+        count = sum(map(_is_number, cells))
+        if 2 * count > len(cells) and (name != target or count == len(cells)):
             found.add(name)
     return found
 

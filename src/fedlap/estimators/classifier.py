@@ -152,6 +152,8 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
         assert history is not None, "at least one round"
         if (lost := divergence.message(run, history)) is not None:
             divergence.tell(lost, stacklevel=4)
+        elif history.doubt:
+            warnings.warn(history.doubt, UserWarning, stacklevel=3)
         elif least > 0 and not run.one_shot and not moved <= least:
             warnings.warn(
                 f"in round {len(history.seconds)} weights still move by {moved:.1e}, and tol is {self.tol}; "

@@ -13,6 +13,7 @@ from fedlap.experiments.plots import Line, accuracy_and_nll
 from fedlap.experiments.results import Curve, Result
 from fedlap.experiments.summary import LAST, Text, caption, spread
 from fedlap.run import saved
+from fedlap.run.saved import TRAIN
 from fedlap.settings import Table
 
 SCORES = ("accuracy", "nll", "brier", "ece", "auc")
@@ -26,9 +27,10 @@ class Compared:
     run: str
     method: str
     settings: Table  # flat: "solver.epochs", and the method's own by their names
-    curves: list[Curve]  # on the test set, one a seed
+    curves: list[Curve]  # on the test set, one a seed; on the training rows where there is none
     seconds: float | None  # the mean of a run
     diverged: int  # of these seeds
+    tested: bool = True  # whether there is a test set
 
     @property
     def rounds(self) -> int:
@@ -52,6 +54,7 @@ class Compared:
             "rounds": self.rounds,
             "seeds": len(self.curves),
             "diverged": self.diverged,
+            "scores_on": "test" if self.tested else TRAIN,
             "seconds": self.seconds,
             **{name: None if of is None else {"mean": of[0], "deviation": of[1]} for name, of in scores.items()},
             "curves": [curve.as_dict() for curve in self.curves],
@@ -82,10 +85,10 @@ def as_text(rows: Sequence[Compared]) -> Text:
     lines = []
     for row in rows:
         own = ", ".join(f"{name} {_word(row.settings[name])}" for name in settings if name in row.settings)
-        names = [*([row.run] if runs else []), row.method, *([own or "–"] if settings else [])]
+        names = [*([row.run] if runs else []), _named(row, rows), *([own or "–"] if settings else [])]
         seconds = [] if not timed else ["–" if row.seconds is None else f"{row.seconds:.1f}"]
         lines.append([*names, *(_cell(row, name) for name in scores), str(row.rounds), str(len(row.curves)), *seconds])
-    return Text(caption(max(len(row.curves) for row in rows)), heads, lines)
+    return Text(caption(max(len(row.curves) for row in rows), any(row.tested for row in rows)), heads, lines)
 
 
 def draw(rows: Sequence[Compared], path: Path) -> Path:
@@ -94,16 +97,16 @@ def draw(rows: Sequence[Compared], path: Path) -> Path:
     lines = []
     for row in rows:
         own = ", ".join(f"{name} {_word(row.settings[name])}" for name in settings if name in row.settings)
-        label = ": ".join(filter(None, (row.run if runs else "", ", ".join(filter(None, (row.method, own))))))
+        label = ": ".join(filter(None, (row.run if runs else "", ", ".join(filter(None, (_named(row, rows), own))))))
         lines.append(Line(label, [curve.accuracy for curve in row.curves], [curve.nll for curve in row.curves]))
-    return accuracy_and_nll(lines, "test set: mean and spread over seeds", path)
+    of = "test" if any(row.tested for row in rows) else "training"
+    return accuracy_and_nll(lines, "mean and spread over seeds", path, of=of)
 
 
 def _read(path: Path, label: str) -> list[Compared]:
     if (path / saved.DESCRIPTION).is_file():
-        method, test, seconds = saved.curves(path)
-        curve = Curve.of(*test)
-        return [Compared(label, method, {}, [curve], float(np.sum(seconds)), 0)]
+        method, scores, seconds, tested = saved.curves(path)
+        return [Compared(label, method, {}, [Curve.of(*scores)], float(np.sum(seconds)), 0, tested)]
     file = path / results.RESULTS if path.is_dir() else path
     if not file.is_file():
         reason = "holds no results" if path.is_dir() else "there is no such file or folder"
@@ -120,13 +123,14 @@ def _read(path: Path, label: str) -> list[Compared]:
 
 def _compared(label: str, runs: list[Result]) -> Compared:
     first, seconds = runs[0], [run.seconds for run in runs]
-    curves = [run.curves["test"] for run in runs]
+    curves = [run.shown for run in runs]
     own = first.spec["algorithms"][first.algorithm]
     others = {key: value for key, value in first.spec.items() if isinstance(value, dict) and key != "algorithms"}
     settings = {**dict(_flat(others)), **dict(_flat(own))}
     settings.pop("train.seeds", None)
     lost = sum(run.diverged for run in runs)
-    return Compared(label, first.algorithm, settings, curves, sum(seconds) / len(seconds), lost)
+    tested = all("test" in run.curves for run in runs)
+    return Compared(label, first.algorithm, settings, curves, sum(seconds) / len(seconds), lost, tested)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -157,6 +161,11 @@ def _cell(row: Compared, name: str) -> str:
     scale, digits = (100, 1) if name == "accuracy" else (1, 3)
     mean, deviation = (f"{scale * value:.{digits}f}" for value in score)
     return f"{mean} ({deviation})" if len(row.curves) > 1 else mean
+
+
+def _named(row: Compared, rows: Sequence[Compared]) -> str:
+    """A row's method; beside others that have a test set it says that it has none, as its scores flatter."""
+    return row.method if row.tested or not any(each.tested for each in rows) else f"{row.method} (training rows)"
 
 
 def _word(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 REFRESH = 10  # rounds after a change of members, unless told otherwise
 
 
-TRAIN = "train"  # what the clients' own rows are called among the sets that are watched
+TRAIN = saved.TRAIN  # what the clients' own rows are called among the sets that are watched
 NO_TEST = Metrics(*(np.zeros(0) for _ in Metrics._fields))
 
 
@@ -306,6 +307,8 @@ class History:
         history = History.of(run, state, table)
         if (text := divergence.message(run, history)) is not None:
             divergence.tell(text, stacklevel=4)
+        elif history.doubt:
+            warnings.warn(history.doubt, UserWarning, stacklevel=3)
         return history
 
     def save(self, folder: PathLike) -> None:

@@ -31,6 +31,7 @@ from fedlap.run.fit import Fit
 FORMAT = 1
 DESCRIPTION, ARRAYS = "history.json", "arrays.npz"
 PRECISIONS = ("S", "precision")
+TRAIN = "train"
 
 
 def save(
@@ -87,15 +88,21 @@ def load(
     return fit, test, seconds, watched
 
 
-def curves(folder: PathLike) -> tuple[str, Metrics, np.ndarray]:
-    """The method of a saved history, its scores on the test set and its seconds: of any model, which is not made."""
+def curves(folder: PathLike) -> tuple[str, Metrics, np.ndarray, bool]:
+    """The method of a saved history, its scores and its seconds: of any model, which is not made.
+
+    Scores are on the test set, if there is one as the last says, or else on the training rows.
+    """
     folder = Path(folder)
     description = read_description(folder / DESCRIPTION, (FORMAT,), "history", "saved")
     try:
         arrays = _arrays(folder / ARRAYS, description["sha256"])
-        return str(description["method"]), _metrics(arrays, ""), arrays["seconds"]
-    except KeyError as error:
-        raise DataError(f"{folder / DESCRIPTION}: not a saved history (KeyError: {error})") from error
+        test = _metrics(arrays, "")
+        tested = len(test.nll) > 0
+        scores = test if tested else _metrics(arrays, f"watched.{description['watched'].index(TRAIN)}.")
+        return str(description["method"]), scores, arrays["seconds"], tested
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{folder / DESCRIPTION}: not a saved history ({type(error).__name__}: {error})") from error
 
 
 def _metrics(arrays: dict[str, np.ndarray], prefix: str) -> Metrics:
