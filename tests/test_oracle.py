@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import energies
 import fedlap
 import oracle
 from closeness import dense, distance, flat
@@ -197,10 +198,14 @@ def test_the_oracle_knows_every_algorithm():
 
 
 def test_the_oracle_is_numpy_alone():
-    tree = ast.parse(Path(oracle.__file__).read_text())
-    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert modules == {"collections.abc", "typing", "numpy"}
+    modules = set()
+    for part in (oracle, energies):
+        for node in ast.walk(ast.parse(Path(part.__file__).read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add(node.module)
+    assert modules == {"collections.abc", "typing", "numpy", "energies"}
 
 
 @pytest.mark.parametrize("loss", [oracle.softmax, oracle.squared])

@@ -3,14 +3,17 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
+import fedlap
 import sites
 from closeness import same_bits
 from fedlap.algorithms import ALGORITHMS
 from fedlap.errors import DataError
 from fedlap.study.protocol import checkpoint
+from fedlap.study.protocol.guard import check_precision
 from fedlap.study.protocol.influence import far_outside
 from fedlap.study.protocol.judgement import RUINED, found_without, judge
 from fedlap.study.protocol.messages import Reply, decode, encode
@@ -240,9 +243,38 @@ def test_honest_hospitals_are_not_announced(tmp_path):
         assert [report.outside for report in outcome.history] == [(), (), ()]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("bayes_admm", {}), ("fedep", {"eta": 0.5, "shared": True}), ("fedlap_kron", {"refresh": 1})],
+)
+def test_honest_members_are_not_refused_for_what_their_algorithm_is(tmp_path, name, options):
+    """Where a contribution is more than a factor, or a factor was left in another basis than the model is in now."""
+    terms = sites.make_terms(ALGORITHMS[name](delta=0.5, **options))
+    outcome, events = run(tmp_path, terms=terms)
+    assert len(outcome.history) == 3 and not [event for event in events if event.kind == "refused"]
+    assert same_bits(outcome.server, sites.simulate(terms).server)
+
+
+def test_a_factor_in_the_basis_before_is_no_reason_to_refuse_a_precision():
+    """V_k is not below S_g − δI until both are in one basis."""
+    inputs = np.array([[3.0, 3.0], [2.0, 2.1], [-1.0, -1.2], [1.0, 0.8]])
+    pairs = [(scale * inputs, [0, 1, 1, 0]) for scale in (1.0, 0.1)]
+    data = fedlap.Federation.from_arrays(pairs)
+    algorithm = fedlap.FedLapKron(delta=0.5, rho=1.0, refresh=2)
+    run = fedlap.Simulation.of(algorithm, data, fedlap.logistic(), solver=fedlap.newton())
+    state = run.step(run.init())
+    factor = jax.tree.map(lambda leaf: leaf[0], state.clients.factor)
+    assert (np.asarray(state.server.S) - 0.5 - np.asarray(factor.V)).min() < -0.01
+    own = algorithm.own_part(state.server, factor)
+    check_precision(np.asarray(state.server.S), np.asarray(0.5 + own))
+
+
 def test_the_algorithms_themselves_say_what_they_send():
     made = {name: sites.make_algorithm(name) for name in ALGORITHMS}
     whole = {"fedlap", "fedlap_cov", "fedlap_func", "fedlap_cov_func", "pvi", "bcm", "fedep", "fedlap_kron"}
     assert {name for name, algorithm in made.items() if algorithm.sends_factor} == whole
-    expanding = {"fedlap_cov", "fedlap_cov_func", "bcm", "fedep"}
+    assert {name for name, algorithm in made.items() if sites.make_terms(algorithm).divides} == whole
+    for kept in ({"eta": 0.5}, {"shared": True}):  # a part of q_g as it was before a round
+        assert not sites.make_terms(ALGORITHMS["fedep"](delta=1.0, **kept)).divides
+    expanding = {"fedlap_cov", "fedlap_cov_func", "bcm", "fedep", "fedlap_kron"}
     assert {name for name, algorithm in made.items() if algorithm.expands} == expanding

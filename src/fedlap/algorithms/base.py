@@ -259,6 +259,10 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
         """How sure the model is: `g.ahead`, the precision without the lag of damping, or else what `precision` says."""
         return getattr(g, "ahead", self.precision(g))
 
+    def own_part(self, g: G, t: T) -> Any:
+        """V_k as it stands in the S that the server has broadcast; None where a client has none."""
+        return getattr(t, "V", None)
+
     @property
     def sends_factor(self) -> bool:
         """Whether t_k itself is what a client sends: the server then holds all that the client remembers.

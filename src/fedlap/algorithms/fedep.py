@@ -77,4 +77,4 @@ class FedEP(Algorithm[SteppedGaussian, DampedFactor, Laplace, DampedFactor]):
 
     @property
     def divides(self):
-        return self.eta == 1
+        return self.eta == 1 and not self.shared

@@ -65,6 +65,9 @@ class FedLapKron(Algorithm[TurnedGaussian, TurnedFactor, Laplace, TurnedFactor])
         ask = s.zero + (left <= 0) * (self.refresh > 0)
         return TurnedGaussian(w, self.delta + V, self.delta + ahead, turn, odd, ask, left)
 
+    def own_part(self, g, t):
+        return g.turn.site(t.odd == g.odd, t.v, t.V)[1]
+
     def precision(self, g):
         return Rotated(g.turn.new, g.S)
 

@@ -94,8 +94,8 @@ def _check(run: "Simulation", what: str, whole: bool = False) -> None:
         raise ConfigError(f"{what}: this run has several processes, each with some of the clients; expected one")
     if not run.algorithm.divides:
         raise ConfigError(
-            f"{what}: the server of {run.algorithm} goes a part of the way in a round and keeps what it knew before; "
-            "expected a step of 1, after which the model is the product of its factors"
+            f"{what}: the server of {run.algorithm} keeps a part of what it knew before, and so of who has left; "
+            "expected a method whose model is the product of its factors, such as FedLapCov, or FedEP(eta=1)"
         )
     factor, sums = _line(run)
     if not factor or "average" in sums or (whole and not run.algorithm.sends_factor):

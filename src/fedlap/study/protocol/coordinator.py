@@ -111,7 +111,7 @@ class Coordinator:
         self.tell(Event("finished", "finish"))
         sizes = dict(zip(self.terms.members, state.beginning.sizes.tolist(), strict=True))
         precision = self.terms.algorithm.precision_ahead(state.server)
-        how = DIVIDED_OUT if self.terms.algorithm.sends_factor else DROPPED
+        how = DIVIDED_OUT if self.terms.divides else DROPPED
         without = {name: {"after_round": round, "how": how} for name, round in progress.without.items()}
         pooled, history = state.beginning.pooled, progress.history
         return Outcome(progress.run, state.server, precision, pooled, sizes, history, without)
@@ -135,13 +135,13 @@ class Coordinator:
             each if name in rest else nothing for name, each in zip(self.terms.members, given, strict=True)
         )
         state = state._replace(contributions=kept(state.contributions), used=state.used and kept(state.used))
-        if self.terms.algorithm.sends_factor and progress.round > self.terms.last_round:
+        if self.terms.divides and progress.round > self.terms.last_round:
             server = self._merging(progress, state, start).merged({}).server
             judge(self.terms.algorithm, server, f"the model without {', '.join(names)}")
             state = state._replace(server=server)
         checkpoint.keep(self.checkpoint)
         checkpoint.write(self.checkpoint, progress, state)
-        how = DIVIDED_OUT if self.terms.algorithm.sends_factor else DROPPED
+        how = DIVIDED_OUT if self.terms.divides else DROPPED
         for name in names:
             self.tell(Event("noted", f"round {progress.round + 1}", name, f"is left out for good: {how}"))
         return progress, state

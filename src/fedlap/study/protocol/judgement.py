@@ -36,13 +36,14 @@ def check_contribution(terms: Terms, start: Start, name: str, round: int, sent: 
     rows = float(shards.n[place])
     if hasattr(sent, "n") and float(sent.n) != rows:
         raise DataError(f"{name}: a contribution of {float(sent.n):g} rows; it began with {rows:g}")
-    if hasattr(sent, "reached") and terms.algorithm.sends_factor:
+    if hasattr(sent, "reached") and not terms.divides:  # of more than its own factor, whose past is not sent
+        if not float(sent.reached) > 0:
+            raise DataError(f"{name}: it has reached {float(sent.reached):g}; expected a number above 0")
+    elif hasattr(sent, "reached"):
         rho = damping(terms.algorithm.rho, Damped(rows, float(shards.share[place]), len(terms.members), round))
         expected = (1 - rho) * float(before.reached) + rho
         if not abs(float(sent.reached) - expected) <= 1e-5:
             raise DataError(f"{name}: its factor has reached {float(sent.reached):g}; expected {expected:g}")
-    elif hasattr(sent, "reached") and not float(sent.reached) >= 0:
-        raise DataError(f"{name}: its term has reached {float(sent.reached):g}; expected no less than 0")
     check_curvature(terms, name, sent)
     if hasattr(sent, "y"):
         _check_labels(name, np.asarray(sent.y.mass), np.asarray(sent.y.targets), np.asarray(shards.weights[place]))

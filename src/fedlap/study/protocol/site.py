@@ -260,7 +260,7 @@ class Site(Respondent):
         algorithm, start = self.terms.algorithm, ready.start
         if round == 0:
             guard.check_start(broadcast, algorithm.broadcast(start.first.server))
-        S, V = getattr(broadcast, "S", None), getattr(client.factor, "V", None)
+        S, V = getattr(broadcast, "S", None), algorithm.own_part(broadcast, client.factor)
         if S is not None and V is not None:
             # Where factors may take away from a precision, what is known is that it is one. Where a bound lets only a
             # part of them count, it is that the prior is in it.

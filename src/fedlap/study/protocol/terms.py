@@ -142,6 +142,11 @@ class Terms:
         return self.method.algorithm
 
     @property
+    def divides(self) -> bool:
+        """Whether a member's part of the model can be divided out of it: what it sends is a factor of a product."""
+        return self.algorithm.sends_factor and self.algorithm.divides
+
+    @property
     def covariances(self) -> int:
         """How many weights a full matrix is sent of; none with a diagonal, or without a covariance.
 
