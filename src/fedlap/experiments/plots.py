@@ -37,6 +37,10 @@ def accuracy_and_nll(
     """
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
+    lines = list(lines)
+    if len(lines) > 10:  # as many as there are usual colours
+        for axis in axes:
+            axis.set_prop_cycle(color=plt.colormaps["tab20"].colors)
     for line in lines:
         _band(axes[0], 100 * as_table(line.accuracy), line)
         _band(axes[1], as_table(line.nll), line)
