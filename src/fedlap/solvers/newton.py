@@ -54,7 +54,11 @@ class Newton(FullBatch):
                 level = after <= before + jnp.sqrt(precision) * (1 + jnp.abs(before))
                 return ~(falls | (flattens & level)) & (t > 1e-10)
 
-            return jax.lax.while_loop(too_far, lambda t: t / 2, jnp.ones((), x.dtype))
+            # The answer is kept and not asked for again: `vmap` has a loop's condition twice in its program, in which
+            # two roundings of one value may differ, and such a loop would never end.
+            halve = lambda carry: (carry[0] / 2, too_far(carry[0] / 2))
+            one = jnp.ones((), x.dtype)
+            return jax.lax.while_loop(lambda carry: carry[1], halve, (one, too_far(one)))[0]
 
         # How steep it is, and how far from zero, is measured with a unit diagonal too: weights are large where units
         # are small. Near the minimum a step squares the error; if it does not even halve the slope, that is rounding.
