@@ -236,6 +236,22 @@ def test_a_delta_without_end_is_told():
     assert history.delta == MOST and np.isfinite(history.final.w).all()
 
 
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_a_delta_that_is_on_its_way_is_told(by_layer):
+    """From 0.01 it doubles in every round; where it has come to its end nothing is said, and of a number never."""
+    drawn = federation(7, THREE, overlap=True)
+    options = {"solver": fedlap.newton(), "likelihood": Squared(), "engine": "vectorised"}
+    run = lambda delta, rounds: fedlap.simulate(
+        fedlap.FedLapCov(delta=delta, covariance="full", rho=0.4), drawn, LINEAR, rounds=rounds, **options
+    )
+    far = fedlap.evidence(start=0.01, by_layer=by_layer)
+    with pytest.warns(
+        UserWarning, match=r"delta.* is not at its end: 0.02, and 0.04 after one more round; give it more"
+    ):
+        assert run(far, 2).doubt.startswith("delta of 1.weight" if by_layer else "delta by")
+    assert run(far, 60).doubt is None and run(1.0, 2).doubt is None
+
+
 def test_a_network_with_a_diagonal_is_warned_of():
     """Its δ would come out far too large; a full matrix knows what weights share."""
     drawn = federation(7, THREE)
