@@ -30,6 +30,9 @@ HYPER = {
     "fedlap_kron": {"delta": 0.7, "rho": 0.4, "refresh": 2},
 }
 
+# Of somebody who has written one file, and has read nothing of fedlap but how to add an algorithm.
+STRANGERS = {"stranger:Consensus": {"strength": 0.7, "pace": 0.4}, "stranger:Product": {"strength": 0.7, "pace": 0.4}}
+
 # These begin where the network does; the others at the mean of their prior, zero.
 PRIORLESS = ("fedavg", "fedprox", "fedadmm", "feddyn", "scaffold", "fednova", "fedopt")
 NEEDED = {"optimiser": {"optimiser": "adamw", "learning_rate": 0.01}}  # what a solver has no default for
@@ -46,10 +49,15 @@ class Counting(Categorical):
         return super().loss(outputs, labels)
 
 
+def settings_of(name):
+    """The hyper-parameters to test a method with, the package's own or not."""
+    return (HYPER | STRANGERS)[name]
+
+
 def build(name, **hyper):
-    if name not in HYPER:
+    if name not in HYPER | STRANGERS:
         pytest.fail(f"{name} is in ALGORITHMS and has no row in HYPER; add its hyper-parameters in {__file__}")
-    return ALGORITHMS[name](**HYPER[name] | hyper)
+    return ALGORITHMS[name](**settings_of(name) | hyper)
 
 
 def simulation(name, drawn=None, *, keep=False, hyper=(), **options):

@@ -1,11 +1,12 @@
 """BayesADMM: what it reduces to, where it ends whatever its steps, and one round on quadratics."""
 
+import numpy as np
 import pytest
 
 import fedlap
 import oracle
 from closeness import assert_same, dense, distance, flat
-from drawn import THREE, SigmaPoints, Squared, federation, points, trajectory
+from drawn import GUARDED, THREE, PlainNewton, SigmaPoints, Squared, federation, points, trajectory
 from oracle import softmax, squared
 
 DELTA = 1.3
@@ -64,7 +65,7 @@ def test_its_fixed_point_is_the_pooled_answer_whatever_its_steps(tau):
     mean, precision = posterior(softmax, drawn, tau)
     for rho, gamma, alpha in STEPS:
         method = fedlap.BayesADMM(delta=DELTA, rho=rho, gamma=gamma, alpha=alpha, tau=tau, covariance="full")
-        _, states = trajectory(method, drawn, 150)
+        _, states = trajectory(method, drawn, 150, **GUARDED)
         assert_same(flat(states[-1].server.w), mean)
         assert_same(dense(states[-1].server.S), precision)
 
@@ -90,6 +91,38 @@ def test_the_precision_ahead_lacks_nothing_from_the_first_round_on():
         for state in states[1:]:
             assert_same(dense(run.algorithm.precision_ahead(state.server)), precision, 1e-11)
         assert distance(dense(states[1].server.S), precision) > 0.05
+
+
+@pytest.mark.parametrize("options", [{"participation": 2}, {"hyper": {"gamma": fedlap.by_share}}])
+def test_where_clients_have_come_unequally_far_the_precision_is_the_one_it_has(options):
+    """The server knows a sum of what they have said: divided by what they have reached on average, it would be more
+    than all of them will ever say, if the larger have said more."""
+    options = dict(options)
+    method = fedlap.BayesADMM(delta=DELTA, covariance="full", **options.pop("hyper", {}))
+    drawn = federation(3, sizes=[12, 4, 2])
+    run, states = trajectory(method, drawn, 3, likelihood=Squared(), **options)
+    for state in states[1:]:
+        assert_same(dense(run.algorithm.precision_ahead(state.server)), dense(state.server.S), 1e-15)
+    if "participation" not in options:
+        S, reached = dense(states[1].server.S), float(states[1].server.reached)
+        _, whole = posterior(squared, drawn, 1.0)
+        assert np.linalg.eigvalsh(whole - S).min() > 0
+        assert np.trace((S - DELTA * np.eye(len(S))) / reached) > 1.2 * np.trace(whole - DELTA * np.eye(len(S)))
+
+
+def test_who_leaves_is_divided_out_where_the_model_is_a_product():
+    """With α = 1, and at once; other α keep q_k of a round before, which know of who has left."""
+    drawn = federation(3)
+    exact = {"solver": PlainNewton(), "likelihood": Squared(), "rounds": 1, "on_divergence": "ignore"}
+    run = lambda **steps: fedlap.simulate(
+        fedlap.BayesADMM(delta=DELTA, covariance="full", gamma=1.0, **steps), drawn, fedlap.logistic(), **exact
+    )
+    left = run(alpha=1.0).without("client-1", rounds=0)
+    mean, precision = posterior(squared, drawn.without("client-1"), 1.0)
+    assert_same(flat(left.final.w), mean, 1e-11)
+    assert_same(left.final.S.reshape(precision.shape), precision, 1e-11)
+    with pytest.raises(fedlap.ConfigError, match=r"BayesADMM\(.*keeps a part of what it knew .* BayesADMM\(alpha=1\)"):
+        run().without("client-1")
 
 
 def test_draws_are_of_a_diagonal():

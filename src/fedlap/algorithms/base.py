@@ -16,8 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, get_args
 
+from fedlap.algebra.damping import damping
+from fedlap.algebra.evidence import smallest
 from fedlap.algebra.hyperparameters import hyperparameters
-from fedlap.algebra.kronecker import Kronecker, Turn
 from fedlap.algebra.soft_labels import SoftLabels
 from fedlap.algebra.vector import Vector
 
@@ -66,14 +67,6 @@ class DampedGaussian(NamedTuple):
     delta: Any = None  # the server's own, where the evidence has chosen it
 
 
-class PartialGaussian(NamedTuple):
-    """N(w, S⁻¹), and the part that S has by now of the curvatures that it moves to."""
-
-    w: Vector
-    S: Any
-    reached: Any
-
-
 class Laplace(NamedTuple):
     """A client's minimum w and the curvature H of its loss there."""
 
@@ -104,47 +97,6 @@ class Pace(Protocol):
     @property
     def rate(self) -> Any: ...
     def effective_steps(self, pull: Any) -> Any: ...
-
-
-class SplitFactor(NamedTuple):
-    """A DampedFactor, and the term that the server has of it where that is more: of ADMM, the local model too."""
-
-    v: Vector
-    V: Any
-    reached: Any
-    term: DampedFactor
-
-
-class LabelledFactor(NamedTuple):
-    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
-
-    v: Vector
-    V: Any
-    y: SoftLabels
-    reached: Any  # 1 − Π(1 − ρ)
-
-
-class TurnedGaussian(NamedTuple):
-    """N(w, S⁻¹) with a diagonal S in the basis U = turn.new, and how to come there from the basis before."""
-
-    w: Vector
-    S: Any
-    ahead: Any  # S without the lag of damping; the server's own
-    turn: Turn
-    odd: Any  # the parity of U: every client has this basis or the one before
-    ask: Any  # whether clients are to say what the next basis is found from
-    left: Any  # rounds until they are asked; the server's own
-
-
-class TurnedFactor(NamedTuple):
-    """log t(w) = vᵀx − ½xᵀVx, x = Uᵀw, in the basis of that parity, and what the next one is found from."""
-
-    v: Vector
-    V: Any
-    reached: Any
-    odd: Any
-    moments: Kronecker  # zeros, which need not be sent, unless `told`
-    told: Any
 
 
 class Client(NamedTuple):
@@ -262,6 +214,26 @@ class Algorithm(ABC, Generic[G, T, Q, C]):
     def own_part(self, g: G, t: T) -> Any:
         """V_k as it stands in the S that the server has broadcast; None where a client has none."""
         return getattr(t, "V", None)
+
+    def reaches(self, reached: Any, k: Any) -> Any:
+        """What a factor that says it has `reached` so much says after one more round; None if that cannot be foretold.
+
+        By a hyper-parameter `rho`, where there is one. Of k there are n, share, count and round.
+        """
+        rho = getattr(self, "rho", None)
+        return None if rho is None else (1 - damping(rho, k)) * reached + damping(rho, k)
+
+    def settled(self, t: T) -> T:
+        """A factor without the lag of damping: all that its data have to say, as far as it says `reached`."""
+        given = cast(Any, t)
+        if not hasattr(given, "reached"):
+            return t
+        return given._replace(v=given.v / given.reached, V=given.V / given.reached, reached=0 * given.reached + 1)
+
+    @property
+    def least(self) -> Any:
+        """The least that the prior is in every S, where there is a `delta`; else nothing is known of it."""
+        return smallest(getattr(self, "delta", 0.0))
 
     @property
     def sends_factor(self) -> bool:

@@ -1,12 +1,31 @@
 """BayesADMM (Möllenhoff, Swaroop, Doshi-Velez and Khan, 2026): ADMM whose variables are Gaussians."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.gaussian import LogGaussian, expected_log_site, kl
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algorithms.base import Algorithm, DampedFactor, Factor, PartialGaussian, SplitFactor, algorithm
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Algorithm, DampedFactor, Factor, algorithm
+
+
+class PartialGaussian(NamedTuple):
+    """N(w, S⁻¹), and the part that S has by now of the curvatures that it moves to."""
+
+    w: Vector
+    S: Any
+    reached: Any  # on average
+    alike: Any  # 1 while it is the same part of every client's, or else 0; the server's own
+
+
+class SplitFactor(NamedTuple):
+    """A DampedFactor, and the term of the server's sum, in which the local model is, too."""
+
+    v: Vector
+    V: Any
+    reached: Any
+    term: DampedFactor
 
 
 @algorithm
@@ -23,6 +42,8 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
     said otherwise, α does not matter: the mean of q_k and p_0 Π t_k are then one. With ρ = 1/K, γ = 1 and full
     covariances, quadratics take one round. ρ ≥ 1 and γ ≤ 1/(ρK) keep ρS_g above every V_k; elsewhere a client's argmin
     may not exist, unless its loss is quadratic.
+    S_g lags; history.precision has no lag where all clients have come equally far, and is S_g where they have not, as
+    with participation below 1 or γ by share: what each has yet to say is then not known to the server.
     """
 
     delta: float = hyper("positive")
@@ -41,7 +62,10 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
         nothing = 0.0 * s.identity(self.covariance)
         prior, (_, beta) = self.delta + nothing, self.alpha_beta(s)
         term = DampedFactor(s.zeros, beta * prior, s.zero)
-        return PartialGaussian(s.zeros, prior, s.zero), SplitFactor(s.zeros, nothing, s.zero, term)
+        return PartialGaussian(s.zeros, prior, s.zero, s.zero + 1), SplitFactor(s.zeros, nothing, s.zero, term)
+
+    def broadcast(self, g):
+        return g._replace(alike=None)
 
     def client_update(self, g, t, k):
         def objective(q, k):
@@ -72,7 +96,13 @@ class BayesADMM(Algorithm[PartialGaussian, SplitFactor, Factor, DampedFactor]):
     def server_update(self, g, c, s):
         alpha, _ = self.alpha_beta(s)
         S = alpha * (self.delta + c.sum(lambda k: k.V))
-        return PartialGaussian(S.solve(alpha * c.sum(lambda k: k.v), near=g.w), S, alpha * c.mean(lambda k: k.reached))
+        reached, squares = c.mean(lambda k: k.reached), c.mean(lambda k: k.reached * k.reached)
+        alike = g.alike * (squares - reached * reached <= 1e-6 * squares)  # where rounding alone tells them apart
+        return PartialGaussian(S.solve(alpha * c.sum(lambda k: k.v), near=g.w), S, alpha * reached, alike)
 
     def precision_ahead(self, g):
-        return self.delta + undamped(g.S - self.delta, g.reached)
+        return self.delta + undamped(g.S - self.delta, g.alike * g.reached + (1 - g.alike))
+
+    @property
+    def divides(self):
+        return self.alpha == 1  # else q_k are in the sum, which know of who has left

@@ -6,9 +6,9 @@ from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.evidence import first, kept, prior
 from fedlap.algebra.hyperparameters import hyper
 from fedlap.algebra.quadratic import fold, linear, square
-from fedlap.algebra.soft_labels import Distilled
+from fedlap.algebra.soft_labels import Distilled, SoftLabels
 from fedlap.algebra.vector import Vector
-from fedlap.algorithms.base import Algorithm, LabelledFactor, Laplace, algorithm
+from fedlap.algorithms.base import Algorithm, Laplace, algorithm
 
 
 class LabelledGaussian(NamedTuple):
@@ -21,6 +21,15 @@ class LabelledGaussian(NamedTuple):
     precision: Any  # with them
     ahead: Any  # with them, and without the lag of damping
     delta: Any = None  # where the evidence has chosen it
+
+
+class LabelledFactor(NamedTuple):
+    """log t(w) = vᵀw − ½wᵀVw − Σ_i τ_i ℓ(ŷ_i, w)."""
+
+    v: Vector
+    V: Any
+    y: SoftLabels
+    reached: Any  # 1 − Π(1 − ρ)
 
 
 @algorithm

@@ -1,11 +1,37 @@
 """FedLap-Cov, eqs. (12), (14) and (21), with a Kronecker covariance: diagonal in an eigenbasis of the layers."""
 
+from typing import Any, NamedTuple
+
 from fedlap.algebra.damping import damping, evenly, undamped
 from fedlap.algebra.hyperparameters import hyper
-from fedlap.algebra.kronecker import Rotated, Sites, Turn, either
+from fedlap.algebra.kronecker import Kronecker, Rotated, Sites, Turn, either
 from fedlap.algebra.quadratic import fold, linear, square
 from fedlap.algebra.symmetric import unless
-from fedlap.algorithms.base import Algorithm, Laplace, TurnedFactor, TurnedGaussian, algorithm
+from fedlap.algebra.vector import Vector
+from fedlap.algorithms.base import Algorithm, Laplace, algorithm
+
+
+class TurnedGaussian(NamedTuple):
+    """N(w, S⁻¹) with a diagonal S in the basis U = turn.new, and how to come there from the basis before."""
+
+    w: Vector
+    S: Any
+    ahead: Any  # S without the lag of damping; the server's own
+    turn: Turn
+    odd: Any  # the parity of U: every client has this basis or the one before
+    ask: Any  # whether clients are to say what the next basis is found from
+    left: Any  # rounds until they are asked; the server's own
+
+
+class TurnedFactor(NamedTuple):
+    """log t(w) = vᵀx − ½xᵀVx, x = Uᵀw, in the basis of that parity, and what the next one is found from."""
+
+    v: Vector
+    V: Any
+    reached: Any
+    odd: Any
+    moments: Kronecker  # zeros, which need not be sent, unless `told`
+    told: Any
 
 
 @algorithm

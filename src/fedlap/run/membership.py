@@ -58,7 +58,7 @@ def update(run: "Simulation", state: State, name: str, data: Any) -> Changed:
     if all(map(np.array_equal, jax.tree.leaves(sent), jax.tree.leaves(silent))):
         raise ConfigError(f"update: {name!r} has said nothing of its data so far; let it take part in a round first")
     memory = np.asarray(run.setup.pool.memory[run.setup.shards.places[place]])
-    changed = run.among(federation, (*run.past, Past(name, settled(sent), memory)))
+    changed = run.among(federation, (*run.past, Past(name, run.algorithm.settled(sent), memory)))
     return _begun(changed, _regrouped(changed, state, [*clients[:place], None, *clients[place + 1 :]]))
 
 
@@ -78,13 +78,6 @@ def stationarity(run: "Simulation", state: State) -> float:
     return float(np.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(total))))
 
 
-def settled(sent: Any) -> Any:
-    """A contribution without the lag of damping, where it says how far it has come: all that its data have to say."""
-    if not hasattr(sent, "reached"):
-        return sent
-    return sent._replace(v=sent.v / sent.reached, V=sent.V / sent.reached, reached=np.ones_like(sent.reached))
-
-
 def _check(run: "Simulation", what: str, whole: bool = False) -> None:
     """ConfigError unless the server's line is made of factors, which can be taken out of it and added to it.
 
@@ -95,7 +88,8 @@ def _check(run: "Simulation", what: str, whole: bool = False) -> None:
     if not run.algorithm.divides:
         raise ConfigError(
             f"{what}: the server of {run.algorithm} keeps a part of what it knew before, and so of who has left; "
-            "expected a method whose model is the product of its factors, such as FedLapCov, or FedEP(eta=1)"
+            "expected a method whose model is the product of its factors, such as FedLapCov, FedEP(eta=1) or "
+            "BayesADMM(alpha=1)"
         )
     factor, sums = _line(run)
     if not factor or "average" in sums or (whole and not run.algorithm.sends_factor):

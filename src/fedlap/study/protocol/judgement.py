@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedlap.algebra.damping import damping
+from fedlap.algebra.soft_labels import SoftLabels
 from fedlap.errors import DataError
 from fedlap.study.protocol.messages import pack
 from fedlap.study.protocol.positive import check_positive
@@ -36,17 +36,18 @@ def check_contribution(terms: Terms, start: Start, name: str, round: int, sent: 
     rows = float(shards.n[place])
     if hasattr(sent, "n") and float(sent.n) != rows:
         raise DataError(f"{name}: a contribution of {float(sent.n):g} rows; it began with {rows:g}")
-    if hasattr(sent, "reached") and not terms.divides:  # of more than its own factor, whose past is not sent
+    if hasattr(sent, "reached"):
+        k, expected = Damped(rows, float(shards.share[place]), len(terms.members), round), None
+        if terms.divides:  # else it is of more than its own factor, whose past is not sent
+            expected = terms.algorithm.reaches(float(before.reached), k)
+        if expected is not None and not abs(float(sent.reached) - expected) <= 1e-5:
+            raise DataError(f"{name}: its factor has reached {float(sent.reached):g}; expected {float(expected):g}")
         if not float(sent.reached) > 0:
             raise DataError(f"{name}: it has reached {float(sent.reached):g}; expected a number above 0")
-    elif hasattr(sent, "reached"):
-        rho = damping(terms.algorithm.rho, Damped(rows, float(shards.share[place]), len(terms.members), round))
-        expected = (1 - rho) * float(before.reached) + rho
-        if not abs(float(sent.reached) - expected) <= 1e-5:
-            raise DataError(f"{name}: its factor has reached {float(sent.reached):g}; expected {expected:g}")
     check_curvature(terms, name, sent)
-    if hasattr(sent, "y"):
-        _check_labels(name, np.asarray(sent.y.mass), np.asarray(sent.y.targets), np.asarray(shards.weights[place]))
+    for labels in jax.tree.leaves(sent, is_leaf=_is_labels):
+        if _is_labels(labels):
+            _check_labels(name, np.asarray(labels.mass), np.asarray(labels.targets), np.asarray(shards.weights[place]))
 
 
 def check_curvature(terms: Terms, name: str, sent: Any) -> None:
@@ -61,6 +62,10 @@ def check_curvature(terms: Terms, name: str, sent: Any) -> None:
         check_positive(name, V, "V")
     elif (V < 0).any():
         raise DataError(f"{name}: V has {int((V < 0).sum())} entries below zero; no curvature is negative")
+
+
+def _is_labels(leaf: Any) -> bool:
+    return isinstance(leaf, SoftLabels)
 
 
 def _check_labels(name: str, mass: np.ndarray, targets: np.ndarray, own: np.ndarray) -> None:

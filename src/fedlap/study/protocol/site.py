@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from fedlap.algebra.evidence import smallest
 from fedlap.engines.evaluate import evaluate, predict
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import ClientState
@@ -265,7 +264,7 @@ class Site(Respondent):
             # Where factors may take away from a precision, what is known is that it is one. Where a bound lets only a
             # part of them count, it is that the prior is in it.
             own = V if self.terms.bound is None else 0.0 * V
-            floor = smallest(algorithm.delta) + own if algorithm.curvatures else 0.0 * V
+            floor = algorithm.least + own if algorithm.curvatures else 0.0 * V
             guard.check_precision(np.asarray(S), np.asarray(floor))
         probabilities = self._probabilities(ready, broadcast.w, start.setup.pool.inputs)
         curvature = effective_rows((probabilities * (1 - probabilities)).sum(-1))

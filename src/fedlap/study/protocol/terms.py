@@ -152,11 +152,11 @@ class Terms:
 
         Matrices of moments count as one: they are smaller, and say of rows what it says.
         """
-        if getattr(self.algorithm, "covariance", "diagonal") != "full" and not self.algorithm.matrices:
-            return 0
-        row = jax.ShapeDtypeStruct((1, self.features), np.float32)
-        made = jax.eval_shape(lambda row: as_model(self.model).init(jax.random.key(0), row, self.classes), row)
-        return sum(leaf.size for leaf in jax.tree.leaves(made))
+        nobody = np.ones(len(self.members), np.int64)
+        first = jax.eval_shape(lambda: self.server_start(nobody, None).first)
+        weights = sum(leaf.size for leaf in jax.tree.leaves(first.start))
+        squares = any(leaf.shape == (weights, weights) for leaf in jax.tree.leaves(first.clients.contribution))
+        return weights if squares or self.algorithm.matrices else 0
 
     @property
     def last_round(self) -> int:
