@@ -1,17 +1,21 @@
 """FedLap-Func's server on the network of `mlp_round.py`: its share of a round, and what it reaches of its objective.
 
-    python benchmarks/func_server.py [--data-dir FOLDER] [--rounds 3] [--curves 10]
+    python benchmarks/func_server.py [--data-dir FOLDER] [--rounds 3] [--busy 1] [--curves 10]
 
 The objective τ Σ_i ℓ(ŷ_i, w) + ½δ‖w − m‖² is solved by `descent()` in all weights, and by `annealed()` in those that
 the M memory inputs can see. First the problems of successive rounds: the value that each reaches, and their seconds.
 Then whole rounds, as the engine runs them, with either solver and with a server that does next to nothing: what is
-between is the server's share. Last, with --curves, accuracy and loss of so many rounds, three seeds, side by side.
+between is the server's share. With --busy, so many processes compute meanwhile and never stop. With --curves, instead
+of all that, accuracy and loss of so many rounds, three seeds, side by side.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import statistics
+import subprocess
+import sys
 
 import jax
 from mlp_round import BATCH, DELTA, EPOCHS, RATE, federation
@@ -24,6 +28,7 @@ from fedlap.engines import parties
 from fedlap.engines.parties import distillation
 
 SOLVERS = {"descent()": fedlap.descent(), "annealed()": fedlap.annealed()}
+NEARLY_EXACT = {"annealed(tolerance=1e-4)": fedlap.annealed(tolerance=1e-4, turns=100)}
 IDLE = "server idle"
 
 
@@ -67,7 +72,7 @@ def problems(data, rounds, repeats):
         works = {name: finished(problem.solved_by(solver)) for name, solver in SOLVERS.items()}
         first = problem.value(problem.start)
         best = problem.value(problem.solved_by(fedlap.descent(tolerance=0.0))())
-        print(f"\nround {number}: objective at the start {first:.6f}, after 5,000 steps {best:.6f}")
+        print(f"\nround {number}: objective at the start {first:.6f}, after 5,000 steps of descent {best:.6f}")
         for name, work in works.items():
             value = problem.value(work())
             print(f"{name:44}{value:.6f}, {(value - best) / (first - best):.2%} of all gain short")
@@ -92,11 +97,11 @@ def shares(data, rounds, repeats):
 
 
 def curves(data, rounds):
-    """Accuracy and loss round by round, three seeds, with either solver."""
+    """Accuracy and loss round by round, three seeds, with either solver, and nearer to the minimiser than both."""
     for network, model in (("mlp", fedlap.mlp()), ("logistic", fedlap.logistic())):
         print(f"\n{network}: accuracy and loss in rounds {rounds // 2} and {rounds}")
         for seed in range(3):
-            for name, solver in SOLVERS.items():
+            for name, solver in {**SOLVERS, **NEARLY_EXACT}.items():
                 run = simulation(data, solver, model, seed)
                 state, seen = run.init(), []
                 for _ in range(rounds):
@@ -106,10 +111,23 @@ def curves(data, rounds):
                 print(f"seed {seed}, {name:36}{'    '.join(said)}", flush=True)
 
 
+@contextlib.contextmanager
+def busy(count):
+    """A block during which so many processes want a core each."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--curves", type=int, default=0)
     parser.add_argument("--data-dir")
     arguments = parser.parse_args()
@@ -117,8 +135,9 @@ def main():
     if arguments.curves:
         curves(data, arguments.curves)
         return
-    problems(data, arguments.rounds, arguments.repeats)
-    shares(data, arguments.rounds, arguments.repeats)
+    with busy(arguments.busy):
+        problems(data, arguments.rounds, arguments.repeats)
+        shares(data, arguments.rounds, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """SGD and the optimisers of optax: NumPy's steps on the planned minibatches, and what makes two of them the same."""
 
+import json
+
 import numpy as np
 import optax
 import pytest
+from typer.testing import CliRunner
 
 import fedlap
 import oracle
 from closeness import distance, flat, same_bits
 from drawn import THREE, federation
 from fedlap import identity
+from fedlap.cli.main import app
 from fedlap.errors import ConfigError, DataError
 from fedlap.experiments import spec
 from methods import TRACES, after, finish, simulation
@@ -152,6 +156,55 @@ def test_what_cannot_be_meant_is_refused(make, message):
         make()
 
 
+LINEAR = {"schedule": "linear_schedule", "init_value": 0.5, "end_value": 0.125, "transition_steps": 3}
+
+
+SCHEDULES = """
+[federation]
+dataset = "heart"
+[model]
+name = "logistic"
+[solver]
+name = "optimiser"
+optimiser = "sgd"
+[train]
+rounds = 2
+seeds = [0]
+[algorithms.fedavg]
+[sweep]
+finals = "all"
+[sweep.every]
+learning_rate = [
+    0.125, { schedule = "linear_schedule", init_value = 0.5, end_value = 0.125, transition_steps = 3 }
+]
+"""
+
+
+def scheduled(**learning_rate):
+    return {"optimiser": "lion", "learning_rate": learning_rate}
+
+
+def test_a_schedule_by_its_name_is_the_one_of_optax():
+    """0.5, 0.375, 0.25, 0.125: exact in any precision."""
+    named = fedlap.optimiser("sgd", learning_rate=LINEAR, **COMMON)
+    check_against_numpy(named, lambda i: 0.5 - 0.125 * min(i, 3))
+    assert named == fedlap.optimiser("sgd", learning_rate=dict(reversed(LINEAR.items())), **COMMON)
+    assert named != fedlap.optimiser("sgd", learning_rate=LINEAR | {"transition_steps": 4}, **COMMON)
+
+
+def test_a_settings_file_says_a_schedule_and_sweeps_over_several(tmp_path):
+    """Each is another run, written down as it was said."""
+    file = tmp_path / "schedules.toml"
+    file.write_text(SCHEDULES)
+    done = CliRunner().invoke(app, ["run", str(file), "--output", str(tmp_path / "out"), "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if not line["held_out"]]
+    said = [line["spec"]["solver"]["learning_rate"] for line in lines]
+    assert len(said) == 2 and 0.125 in said and LINEAR in said
+    assert len({line["curves"]["test"]["nll"][-1] for line in lines}) == 2
+
+
 def test_a_settings_file_names_an_optimiser_of_optax():
     table = {"federation": {"dataset": "heart"}, "model": {"name": "logistic"}, "algorithms": {"fedavg": {}}}
     named = lambda **solver: spec.resolve("any", {**table, "solver": {"name": "optimiser", **solver}}).make_solver()
@@ -159,6 +212,15 @@ def test_a_settings_file_names_an_optimiser_of_optax():
     for wrong, message in (
         ({"optimiser": "lion"}, r"solver\.learning_rate is missing"),
         ({"optimiser": "lions", "learning_rate": 0.1}, r"optimiser is 'lions'; expected the name of an optimiser of o"),
+        (
+            {"optimiser": "lion", "learning_rate": 0},
+            r"learning_rate is 0\.0; expected a number above 0, or \{ schedule",
+        ),
+        (scheduled(schedule="cosine_decay"), r"unknown schedule of optax 'cosine_decay'; did you mean 'cosine_decay_s"),
+        (scheduled(init_value=0.1), r"learning_rate: \{.*\} is no schedule, which has a key schedule"),
+        (scheduled(schedule="linear_schedule", init_value="a"), r"init_value of linear_schedule is 'a'; expected a nu"),
+        (scheduled(schedule="linear_schedule", init_value=0.1), r"optax makes no linear_schedule of .*'end_value'"),
+        (scheduled(**LINEAR | {"end_value": -0.1}), r"linear_schedule goes from 0\.5 to -0\.1; expected rates of 0 or"),
     ):
         with pytest.raises(ConfigError, match=message):
             named(**wrong)

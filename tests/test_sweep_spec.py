@@ -23,15 +23,15 @@ def test_a_grid_is_the_product_of_its_axes():
 def test_an_axis_may_name_its_section(tmp_path):
     """The server's learning rate beside the clients': the cell of the default is the old one, no batch mixes two."""
     plain = {**TABLE, "algorithms": {"fedlap_func": {"delta": 1.0}}, "train": {"rounds": 1, "seeds": [1]}}
-    axes = {"learning_rate": [1e-2], "server_solver.learning_rate": [1e-3, 1e-1]}
+    axes = {"learning_rate": [1e-2], "server_solver.learning_rate": [3e-3, 1e-5]}
     old = cells.make("tiny", {**plain, "sweep": {"fedlap_func": {"learning_rate": [1e-2]}}})
     new = cells.make("tiny", {**plain, "sweep": {"fedlap_func": axes, "validation": 0}})
     same, other = new.final()
     assert same.digest == old.final()[0].digest and same.spec.solver["learning_rate"] == 1e-2
-    assert other.spec.server_solver == {**same.spec.server_solver, "learning_rate": 1e-1}
-    assert new.narrow(["server_solver.learning_rate=0.1"]).final()[0].digest == other.digest
+    assert other.spec.server_solver == {**same.spec.server_solver, "learning_rate": 1e-5}
+    assert new.narrow(["server_solver.learning_rate=1e-5"]).final()[0].digest == other.digest
     _, together = run(new, tmp_path / "x.jsonl")
-    _, alone = run(new.narrow(["server_solver.learning_rate=0.1"]), tmp_path / "y.jsonl")
+    _, alone = run(new.narrow(["server_solver.learning_rate=1e-5"]), tmp_path / "y.jsonl")
     curves = {result.cell: result.curves["test"].nll for result in together}  # either may be the first to finish
     assert curves[other.digest] == alone[0].curves["test"].nll != curves[same.digest]
     with pytest.raises(ConfigError, match=r"server_solver\.learning_rate is swept; choose .* --only server_solver"):

@@ -92,7 +92,7 @@ def plain_value(word: str) -> Any:
 # Methods --------------------------------------------------------------------------------------------------------------
 
 MAKERS: dict[str, Registry] = {"model": MODELS, "solver": SOLVERS, "server_solver": SERVER_SOLVERS}
-USUAL = {"solver": "adam", "server_solver": "descent"}  # where a file does not name one
+USUAL = {"solver": "adam", "server_solver": "annealed"}  # where a file does not name one
 
 
 @dataclass(frozen=True, kw_only=True)

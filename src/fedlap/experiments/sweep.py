@@ -181,7 +181,7 @@ def _makers(algorithm: str, table: Table) -> dict[str, Callable]:
     by_section: dict[str, Callable] = {algorithm: ALGORITHMS[algorithm]}
     solvers: dict[str, tuple[Makers, str]] = {
         "solver": (SOLVERS, "adam"),
-        "server_solver": (SERVER_SOLVERS, "descent"),
+        "server_solver": (SERVER_SOLVERS, "annealed"),
     }
     for section, (makers, default) in solvers.items():
         name = table.get(section, {}).get("name", default)

@@ -8,6 +8,7 @@ W, its part outside of the span, no output depends on.
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedlap.arrays import Array, Tree
@@ -49,5 +50,24 @@ def narrow(model: Trainable, inputs: Array) -> Narrow | None:
     rows = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
     if layer is None or not 0 < len(rows) < rows.shape[1]:
         return None
-    basis = jnp.linalg.qr(rows.T)[0].T  # orthonormal even where inputs depend on each other
+    basis = orthonormal(rows)
     return Narrow(layer, basis, rows @ basis.T)
+
+
+def orthonormal(rows: Array) -> Array:
+    """Orthonormal rows of the same span, by Gram and Schmidt, twice; zeros for a row that depends on those before it.
+
+    LAPACK's QR runs in threads that wait for each other without letting go of their cores: while others compute, a
+    millisecond of it takes up to a second.
+    """
+    least = len(rows) * jnp.finfo(rows.dtype).eps  # of what is left of a row, to be more than rounding
+
+    def add(place: Array, basis: Array) -> Array:
+        row = rows[place]
+        rest = row - (basis @ row) @ basis
+        rest = rest - (basis @ rest) @ basis
+        length = jnp.linalg.norm(rest)
+        real = length > least * jnp.linalg.norm(row)
+        return basis.at[place].set(jnp.where(real, rest / jnp.where(real, length, 1), 0))
+
+    return jax.lax.fori_loop(0, len(rows), add, jnp.zeros_like(rows))
