@@ -10,9 +10,12 @@ import oracle
 import sites
 from closeness import flat, same_bits
 from drawn import Flat, federation, points, trajectory
-from fedlap.algebra.kronecker import Kronecker, Rotated, Sides, Turn
+from fedlap.algebra.covariance import Variances
+from fedlap.algebra.kronecker import Kronecker, Rotated, Sides, Turn, TurnedVariances
 from fedlap.algebra.precision import Diagonal
 from fedlap.algebra.vector import Vector
+from fedlap.engines.parties import Task
+from fedlap.engines.predictive import Posterior
 from fedlap.engines.sequential import run_server
 from fedlap.models.curvature import ExactHessian, Examples, GaussNewton, no_turn
 from fedlap.models.likelihood import categorical
@@ -21,6 +24,9 @@ from methods import after, finish, simulation
 
 MLP = fedlap.mlp(hidden=(4, 3), activation="tanh")
 MIXED = Network((Convolution(2, 2), Activation("tanh"), Flatten(), Dense(3), Activation("tanh"), Dense(bias=False)))
+
+
+STRUCTURES = ("diagonal", "full")
 
 
 class Pair:
@@ -51,34 +57,37 @@ class Drawn:
         return Kronecker(layers)
 
     def H(self, curvature=None):
-        return np.asarray((curvature or GaussNewton()).full(self.model, categorical, self.w.tree, self.examples))
+        full = jax.jit(lambda tree: (curvature or GaussNewton()).full(self.model, categorical, tree, self.examples))
+        return np.asarray(full(self.w.tree))
 
 
+@jax.jit  # and so are others below: by itself each operation would be a program to compile
 def matrix_of(basis, like):
     """U as a dense matrix, column by column."""
-    return np.stack([np.asarray((basis @ like.like(unit)).flat) for unit in jnp.eye(like.size)], axis=1)
+    return jax.vmap(lambda unit: (basis @ like.like(unit)).flat, out_axes=1)(jnp.eye(like.size))
 
 
 @pytest.mark.parametrize(("model", "shape"), [(MLP, (5,)), (MIXED, (3, 3, 1))], ids=["dense", "with a convolution"])
 @pytest.mark.parametrize("curvature", [GaussNewton(), ExactHessian()], ids=["Gauss-Newton", "Hessian"])
 def test_a_curvature_in_a_basis_is_the_diagonal_of_the_full_one_there(model, shape, curvature):
     drawn = Drawn(model, shape)
-    U, x = matrix_of(drawn.basis, drawn.w), drawn.basis.T @ drawn.w
+    U, x = np.asarray(matrix_of(drawn.basis, drawn.w)), drawn.basis.T @ drawn.w
     np.testing.assert_allclose(U.T @ U, np.eye(len(U)), atol=1e-14)
     seen = drawn.basis.at(x)
     outputs = [model.apply(tree, drawn.inputs) for tree in (seen.tree, drawn.w.tree)]
     np.testing.assert_allclose(*outputs, atol=1e-13)
-    found = Vector(curvature.diagonal(model, categorical, seen.tree, drawn.examples)).flat
+    turned = lambda tree: [getattr(curvature, each)(model, categorical, tree, drawn.examples) for each in STRUCTURES]
+    diagonal, whole = jax.jit(turned)(seen.tree)
     dense = U.T @ drawn.H(curvature) @ U
-    np.testing.assert_allclose(found, np.diag(dense), rtol=1e-11, atol=1e-13)
-    whole = curvature.full(model, categorical, seen.tree, drawn.examples)
+    np.testing.assert_allclose(Vector(diagonal).flat, np.diag(dense), rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(whole, dense, atol=1e-12)
 
 
 def test_moments_are_those_of_inputs_and_of_gradients():
     """A and B of each layer against gradients of every example and output, one by one; a bias has B too."""
     drawn = Drawn(MLP, (5,))
-    layers = GaussNewton().moments(MLP, categorical, drawn.w.tree, drawn.examples, drawn.basis).tree
+    moments = lambda tree: GaussNewton().moments(MLP, categorical, tree, drawn.examples, drawn.basis)
+    layers = jax.jit(moments)(drawn.w.tree).tree
     values = [drawn.inputs]
     for layer, own in zip(MLP.layers, drawn.w.tree, strict=True):
         values.append(layer.apply(own, values[-1]))
@@ -90,7 +99,7 @@ def test_moments_are_those_of_inputs_and_of_gradients():
                 outputs = layer.apply(own, outputs[None])[0]
             return outputs
 
-        J = np.stack([jax.jacobian(rest)(row) for row in values[i + 1]])
+        J = np.asarray(jax.jit(jax.vmap(jax.jacobian(rest)))(values[i + 1]))
         G = np.einsum("nco,ncf->nfo", J, F)
         B = np.einsum("n,nfo,nfp->op", drawn.weights, G, G)
         A = np.einsum("n,na,nb->ab", drawn.weights, values[i], values[i])
@@ -107,7 +116,7 @@ def test_a_rotated_precision_is_the_dense_one():
     drawn = Drawn(MIXED, (3, 3, 1))
     rng = np.random.default_rng(3)
     d, v = (drawn.w.like(jnp.asarray(rng.uniform(0.5, 2, drawn.w.size))) for _ in range(2))
-    S, U = Rotated(drawn.basis, Diagonal(d)), matrix_of(drawn.basis, drawn.w)
+    S, U = Rotated(drawn.basis, Diagonal(d)), np.asarray(matrix_of(drawn.basis, drawn.w))
     dense = U @ np.diag(d.flat) @ U.T
     np.testing.assert_allclose(S.full, dense, atol=1e-13)
     np.testing.assert_allclose((S @ v).flat, dense @ v.flat, rtol=1e-12)
@@ -125,7 +134,7 @@ def test_a_turn_keeps_gradients_at_w_and_is_linear():
     drawn, rng = Drawn(MLP, (5,)), np.random.default_rng(4)
     new, draw = drawn.turned(rng), lambda: drawn.w.like(jnp.asarray(rng.uniform(0.1, 2, drawn.w.size)))
     turn = Turn.of(drawn.basis, new, drawn.w)
-    old, U = matrix_of(drawn.basis, drawn.w), matrix_of(new, drawn.w)
+    old, U = (np.asarray(matrix_of(basis, drawn.w)) for basis in (drawn.basis, new))
     sites = [(draw(), Diagonal(draw())) for _ in range(2)]
     for v, V in sites:
         after_v, after_V = turn.turned(v, V)
@@ -177,7 +186,7 @@ def test_it_ends_at_the_pooled_optimum_through_turns():
     w, H = oracle.pooled(oracle.softmax, points(drawn), 0.7)
     np.testing.assert_allclose(flat(server.w), w, atol=1e-8)
     assert len({float(state.server.odd) for state in states[-8:]}) == 2
-    U = matrix_of(server.turn.new, server.w)
+    U = np.asarray(matrix_of(server.turn.new, server.w))
     np.testing.assert_allclose(np.asarray(server.ahead.flat), np.diag(U.T @ H @ U), rtol=1e-3)
 
 
@@ -218,6 +227,18 @@ def test_another_algorithm_says_who_has_a_kronecker_covariance(method):
 # Predictions.
 
 
+def test_predictions_walk_through_layers_of_which_some_are_turned():
+    """J U diag(v) Uᵀ Jᵀ, dense, of a convolution that is left as it is and dense layers that are turned."""
+    drawn = Drawn(MIXED, (4, 4, 1))
+    v = jnp.asarray(np.random.default_rng(3).uniform(0.1, 2, drawn.w.size))
+    spread = TurnedVariances(drawn.basis, Variances(drawn.w.like(v)))
+    found = Posterior(Task(drawn.model, categorical, GaussNewton()), drawn.w, spread).predictive(drawn.inputs)
+    apply = lambda w: drawn.model.apply(drawn.w.like(w).tree, drawn.inputs)
+    U, J = matrix_of(drawn.basis, drawn.w), np.asarray(jax.jacrev(apply)(drawn.w.flat))
+    assert not np.allclose(np.abs(U).max(0), 1)
+    np.testing.assert_allclose(found.covariance, J @ U @ np.diag(v) @ U.T @ J.swapaxes(1, 2), rtol=1e-9, atol=1e-12)
+
+
 def test_predictions_have_the_covariance_of_the_basis(tmp_path):
     """J S⁻¹ Jᵀ with the dense S = U D Uᵀ; a saved history has no basis, and says so instead of taking another S."""
     algorithm = fedlap.FedLapKron(delta=0.7, rho=0.5, refresh=2)
@@ -228,7 +249,7 @@ def test_predictions_have_the_covariance_of_the_basis(tmp_path):
     S = np.asarray(fit.precision.full)
     assert not np.allclose(S, np.diag(np.diagonal(S)))
     apply = lambda w: fit.task.model.apply(fit.w.like(w).tree, jnp.asarray(x))
-    J = np.asarray(jax.jacrev(apply)(fit.w.flat))
+    J = np.asarray(jax.jit(jax.jacrev(apply))(fit.w.flat))
     np.testing.assert_allclose(history.predictive(x).covariance, J @ np.linalg.inv(S) @ J.swapaxes(1, 2), rtol=1e-8)
     history.save(tmp_path / "kept")
     loaded = fedlap.load(tmp_path / "kept")

@@ -167,11 +167,11 @@ MODELS = {
 def test_networks_have_the_covariance_of_their_dense_jacobians(name, monkeypatch):
     model, shape = MODELS[name]
     inputs = jax.random.normal(jax.random.key(1), (ROWS, *shape))
-    flat, unravel = ravel_pytree(model.init(jax.random.key(2), inputs, CLASSES))
+    flat, unravel = ravel_pytree(jax.jit(model.init, static_argnums=2)(jax.random.key(2), inputs, CLASSES))
     flat += 0.3 * jax.random.normal(jax.random.key(3), flat.shape)
     w, P, rng = Vector(unravel(flat)), len(flat), np.random.default_rng(0)
     apply = lambda flat: model.apply(unravel(flat), inputs)
-    J, mean = np.asarray(jax.jit(jax.jacrev(apply))(flat)), apply(flat)
+    J, mean = jax.tree.map(np.asarray, jax.jit(lambda flat: (jax.jacrev(apply)(flat), apply(flat)))(flat))
     d, half = rng.uniform(0.5, 5, P), rng.normal(size=(P, P // 2))
     structures = {
         "diagonal": (Diagonal(w.like(jnp.asarray(d))), d),
@@ -288,6 +288,7 @@ def test_single_precision_keeps_the_differences():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
+        ({"posterior": "no"}, "posterior is 'no'; expected True or False"),
         ({"link": "samples"}, "link is of the posterior, and the point estimate has none; use posterior=True"),
         ({"interval": 0.9}, "interval is of the posterior"),
         ({"samples": 5}, "samples is of the posterior"),

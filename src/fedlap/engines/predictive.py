@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import expit, logsumexp, ndtri, xlogy
+import scipy
 
 from fedlap.algebra.covariance import Covariance, Variances
+from fedlap.algebra.kronecker import TurnedVariances
 from fedlap.algebra.precision import as_precision
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
@@ -63,6 +64,8 @@ class Averaging(NamedTuple):
         """What was asked for; an error if a part of the question would make no difference."""
         given = {"link": link, "samples": samples, "seed": seed, "interval": interval}
         said = [option for option, value in given.items() if value is not None]
+        if not isinstance(posterior, (bool, np.bool_)):
+            raise ConfigError(f"posterior is {posterior!r}; expected True or False")
         if not posterior:
             if said:
                 raise ConfigError(f"{said[0]} is of the posterior, and the point estimate has none; use posterior=True")
@@ -106,8 +109,9 @@ class Predictive(NamedTuple):
         tails = (1 - share(averaging.interval)) / 2
         if isinstance(self.likelihood, Categorical) and self.mean.shape[1] == 2:
             margin = self.mean - self.mean[:, ::-1]
-            reach = -ndtri(tails) * np.sqrt(2 * np.maximum(self.variance, 0))[:, None]  # that of the difference
-            return expit(margin - reach), expit(margin + reach)
+            deviation = np.sqrt(2 * np.maximum(self.variance, 0))[:, None]  # that of the difference
+            reach = -scipy.special.ndtri(tails) * deviation
+            return scipy.special.expit(margin - reach), scipy.special.expit(margin + reach)
         quantiles = lambda part: np.quantile(part.draws(averaging), (tails, 1 - tails), axis=0).swapaxes(0, 1)
         found = self._by_rows(quantiles, averaging)
         return found[:, 0], found[:, 1]
@@ -184,7 +188,7 @@ class Posterior(NamedTuple):
     def in_parts(self, inputs: Array) -> Iterator[Predictive]:
         """The outputs at a few inputs at a time; the last part is padded for the program, and cut again."""
         model, rows = self.task.model, len(inputs)
-        layers = isinstance(self.covariance, Variances) and jacobian.has_layers(model)
+        layers = isinstance(self.covariance, (Variances, TurnedVariances)) and jacobian.has_layers(model)
         example = jax.ShapeDtypeStruct((1, *inputs.shape[1:]), inputs.dtype)
         chunk = (jacobian.layer_chunk if layers else jacobian.example_chunk)(model, self.w.tree, example)
         size = min(chunk, max(rows, 1))
@@ -214,7 +218,7 @@ def probabilities(task: Task, w: Vector, precision: Any, inputs: Array, averagin
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:
     """How unsure class probabilities are, in nats, a number a row: from 0 to log C."""
-    return -xlogy(probabilities, probabilities).sum(-1)
+    return -scipy.special.xlogy(probabilities, probabilities).sum(-1)
 
 
 def share(interval: object) -> float:
@@ -227,10 +231,10 @@ def share(interval: object) -> float:
 def _probit(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     itself = np.eye(mean.shape[1], dtype=bool)
     others = np.where(itself, -np.inf, mean[:, None, :])  # [n, c, d]
-    rest = np.asarray(logsumexp(others, axis=2))
+    rest = np.asarray(scipy.special.logsumexp(others, axis=2))
     slopes = np.where(itself, 1, -np.exp(others - rest[:, :, None]))  # ∇ℓ_c
     variance = np.einsum("ncd,ncd->nc", slopes @ covariance, slopes)
-    p = expit((mean - rest) / np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0)))
+    p = scipy.special.expit((mean - rest) / np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0)))
     return p / p.sum(1, keepdims=True)
 
 
@@ -245,8 +249,14 @@ def _with_precision() -> list[str]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _through_layers(task: Task, w: Vector, variances: Variances, inputs: Array) -> tuple[Array, Array]:
-    return jacobian.covariance(task.model, w.tree, variances.v.tree, inputs)
+def _through_layers(
+    task: Task, w: Vector, covariance: Variances | TurnedVariances, inputs: Array
+) -> tuple[Array, Array]:
+    if isinstance(covariance, TurnedVariances):
+        variances, sides = covariance.variances, covariance.basis.tree
+    else:
+        variances, sides = covariance, jax.tree.map(lambda leaf: None, w.tree)
+    return jacobian.covariance(task.model, w.tree, variances.v.tree, sides, inputs)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -33,17 +33,24 @@ def has_layers(model: Trainable) -> bool:
     return all(isinstance(layer, Spreading) for layer in model.layers if isinstance(layer, Weighted))
 
 
-def covariance(network: Any, params: Tree, variances: Tree, inputs: Array) -> tuple[Array, Array]:
-    """The outputs [n, C], and J V Jᵀ of each example, [n, C, C], for V = diag(variances)."""
+def covariance(network: Any, params: Tree, variances: Tree, sides: Tree, inputs: Array) -> tuple[Array, Array]:
+    """The outputs [n, C], and J V Jᵀ of each example, [n, C, C], for V = diag(variances) of the weights.
+
+    Or of their cores, where a layer's Sides say in which basis V is diagonal: there the layer is one of turned inputs
+    and outputs. A bias has the rows of its weight.
+    """
     tape = network.linearise(params, inputs)
     outputs = tape[-1].outputs
     classes = outputs.shape[-1]
     hot = jnp.eye(classes, dtype=outputs.dtype)
     cotangents = jnp.broadcast_to(hot[:, None], (classes, *outputs.shape))
     total = jnp.zeros((len(outputs), classes, classes), outputs.dtype)
-    for (layer, layer_inputs, _, pullback), own in zip(reversed(tape), reversed(variances), strict=True):
+    walk = zip(reversed(tape), reversed(variances), reversed(sides), strict=True)
+    for (layer, layer_inputs, _, pullback), own, turn in walk:
         if isinstance(layer, Spreading):
-            total += layer.covariance(layer_inputs, cotangents, own)
+            weight = turn.get("weight")
+            x, G = (layer_inputs, cotangents) if weight is None else weight.seen(layer_inputs, cotangents)
+            total += layer.covariance(x, G, own)
         (cotangents,) = jax.vmap(pullback)(cotangents)
     return outputs, total
 

@@ -34,6 +34,7 @@ class Fit:
     precision: Any  # the same without the lag of damping
     coding: Coding | None = None  # how a table's columns become those, where it was one
     delta: Any = None  # the prior's precision by the evidence; None where nobody asked for it
+    narrowing: float = 0.0  # what predictions have added to the algorithm's precision
 
     @classmethod
     def of(cls, simulation: "Simulation", state: State) -> "Fit":

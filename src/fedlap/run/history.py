@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import jax.numpy as jnp
 import numpy as np
 
-from fedlap.algebra.evidence import doubt, plain
-from fedlap.domains import WHOLE
+from fedlap.algebra.evidence import doubt, plain, unsettled
+from fedlap.domains import NONNEGATIVE, WHOLE
 from fedlap.engines.evaluate import evaluate
 from fedlap.engines.predictive import Averaging, Posterior, Predicted, Predictive, entropy, probabilities
 from fedlap.engines.round import State
@@ -20,7 +20,7 @@ from fedlap.errors import ConfigError
 from fedlap.files import PathLike
 from fedlap.models.likelihood import Likelihood, categorical
 from fedlap.models.model import ModelLike
-from fedlap.run import divergence, membership, saved
+from fedlap.run import divergence, membership, narrowing, saved
 from fedlap.run.divergence import ignorance, lost_since
 from fedlap.run.fit import Fit
 from fedlap.run.rounds import progress
@@ -133,8 +133,11 @@ class History:
 
     @property
     def doubt(self) -> str | None:
-        """What is wrong with `delta`, where the evidence has no maximum within bounds."""
-        return doubt(self.fit.delta)
+        """What is wrong with `delta`: the evidence has no maximum within bounds, or rounds were too few for it."""
+        found = doubt(self.fit.delta)
+        if found is None and self.simulation is not None and self.state is not None:
+            found = unsettled(self.simulation.algorithm, self.state.server)
+        return found
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -251,6 +254,40 @@ class History:
     def uncertainty(self, inputs: Any, posterior: bool = False) -> np.ndarray:
         """The entropy of each row's class probabilities, in nats: a score of how strange an input is to the model."""
         return entropy(self.predict(inputs, posterior=posterior))
+
+    def narrowed(self, by: float) -> "History":
+        """The same history with a surer posterior, N(w, (S + by·I)⁻¹): predictions as by a prior stronger by that much.
+
+        For networks: a diagonal leaves each of their weights to the prior by itself, and all of them together say
+        nothing. The point estimate stays, and a change of members begins with the algorithm's own posterior again.
+        """
+        NONNEGATIVE.check("by", by)
+        return dataclasses.replace(self, fit=narrowing.narrowed(self.fit, by))
+
+    def calibrated(
+        self,
+        inputs: Any,
+        labels: Any,
+        *,
+        link: str | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+    ) -> "History":
+        """The history `narrowed` by what gives these labelled rows the least NLL; by how much is `narrowing`.
+
+        They should be rows that nobody trained on, and not those that the answer is judged by.
+        """
+
+        def loss(by: float) -> float:
+            averaged = self.narrowed(by).evaluate(inputs, labels, posterior=True, link=link, samples=samples, seed=seed)
+            return averaged.nll
+
+        return self.narrowed(narrowing.least(loss))
+
+    @property
+    def narrowing(self) -> float:
+        """By how much the precision of predictions is above the algorithm's own, on every weight."""
+        return self.fit.narrowing
 
     @property
     def _posterior(self) -> Posterior:

@@ -60,6 +60,7 @@ def save(
         "coding": None if fit.coding is None else fit.coding.as_dict(),
         "dtype": str(fit.dtype),
         "delta": plain(fit.delta),
+        "narrowing": fit.narrowing,
         "turned": isinstance(fit.precision, (Rotated, Shadow)),
         "watched": list(watched),
         "sha256": hashlib.sha256(content.getvalue()).hexdigest(),
@@ -143,7 +144,9 @@ def _fit(
         S, precision = (Shadow(jnp.asarray(arrays[name])) for name in PRECISIONS)
     coding = None if description.get("coding") is None else Coding.from_dict(description["coding"])
     of_data = description["method"], task, classes, shape, features, dtype
-    return Fit(*of_data, w, S, precision, coding, delta=description.get("delta"))
+    return Fit(
+        *of_data, w, S, precision, coding, delta=description.get("delta"), narrowing=description.get("narrowing", 0.0)
+    )
 
 
 def _arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
