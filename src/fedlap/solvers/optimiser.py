@@ -1,4 +1,4 @@
-"""Any optimiser of optax on minibatches: by its name, whose rate is a number to sweep, or one that is made already."""
+"""Any optimiser of optax on minibatches: by its name, whose rate may be swept, or one that is made already."""
 
 import functools
 import inspect
@@ -16,6 +16,7 @@ from fedlap.algebra.pytrees import as_call
 from fedlap.domains import Domain
 from fedlap.errors import ConfigError
 from fedlap.solvers.minibatches import Minibatches, clipped
+from fedlap.solvers.rate import RATE, rate
 
 
 class Closures:
@@ -73,10 +74,10 @@ MADE = Domain("an optimiser of optax, as optax.adamw(1e-3)", lambda value: isins
 
 @hyperparameters
 class NamedOptimiser(Minibatches):
-    """The optimiser of this name in optax, on minibatches, with a rate that is a number to sweep."""
+    """The optimiser of this name in optax, on minibatches, with a rate that may be swept."""
 
     optimiser: str = hyper(NAME, static=True)
-    learning_rate: float = hyper("positive")
+    learning_rate: Any = hyper(RATE)
     epochs: int = hyper("count", static=True, default=5)
     batch: int = hyper("count", static=True, default=32)
     clip: float | None = hyper("optional positive", default=None)
@@ -86,7 +87,7 @@ class NamedOptimiser(Minibatches):
 
     @property
     def _optimiser(self) -> optax.GradientTransformation:
-        return clipped(self.clip, getattr(optax, self.optimiser)(self.learning_rate))
+        return clipped(self.clip, getattr(optax, self.optimiser)(rate(self.learning_rate)))
 
 
 @hyperparameters
@@ -109,7 +110,7 @@ class MadeOptimiser(Minibatches):
 def optimiser(
     optimiser: str | optax.GradientTransformation,
     *,
-    learning_rate: float | None = None,
+    learning_rate: Any = None,
     epochs: int = 5,
     batch: int = 32,
     clip: float | None = None,
@@ -120,8 +121,10 @@ def optimiser(
 
     Args:
         optimiser: of optax, with any schedule, which counts the steps of a round, or with `keep` of all rounds; or the
-            name of one, as "adamw", whose `learning_rate` may be swept.
-        learning_rate: of an optimiser that is named; one that is made already has its own.
+            name of one, as "adamw".
+        learning_rate: of an optimiser that is named; one that is made already has its own. A number, which may be
+            swept, or a schedule as in a settings file: `{"schedule": "cosine_decay_schedule", "init_value": 0.1,
+            "decay_steps": 100}`.
         epochs: passes over a client's rows in a round.
         batch: rows of a minibatch.
         clip: the longest gradient; a longer one is made so short.
@@ -133,6 +136,7 @@ def optimiser(
         if name is not None:
             raise ConfigError(f"optimiser: name is {name!r}; expected none, for {optimiser!r} is one")
         NAME.check("optimiser", optimiser)
+        learning_rate = RATE.read("optimiser: learning_rate", learning_rate)
         return NamedOptimiser(optimiser=optimiser, learning_rate=learning_rate, **common)  # pyright: ignore[reportArgumentType]
     if learning_rate is not None:
         raise ConfigError(f"optimiser: learning_rate is {learning_rate}; expected none, for this optimiser has its own")
