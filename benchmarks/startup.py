@@ -4,14 +4,16 @@
 
 First the command as it is, until its first round is trained and until its end; in turn with that of another checkout,
 if one is named. Then in one thread, looked at two hundred times a second, the processor's seconds: what JAX takes to
-import, to trace, to lower and to compile or to find compiled, and what is left as fedlap's own. WORDS are for the
-command: a method to run, say. Without any, the picture is docs/images/startup.png.
+import, to trace, to lower and to compile or to find compiled, and what is left as fedlap's own. Of another checkout
+these parts have other files, but for JAX's: there only the sums say something. WORDS are for the command: the methods
+that both checkouts have, say. Without any, the picture is docs/images/startup.png.
 """
 
 import argparse
 import collections
 import json
 import os
+import runpy
 import signal
 import statistics
 import subprocess
@@ -77,10 +79,9 @@ def inside(file: str) -> None:
     signal.signal(signal.SIGALRM, look)
     signal.siginterrupt(signal.SIGALRM, False)
     signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
-    from fedlap.__main__ import main as command
-
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # a thread a core is what the command takes
     try:
-        command()
+        runpy.run_module("fedlap", run_name="__main__")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         Path(file).write_text(json.dumps(dict(seconds)))
@@ -107,11 +108,11 @@ def whole(checkout: Path, cache: Path, folder: Path, words: list[str]) -> tuple[
     return first, time.perf_counter() - began, worked
 
 
-def parts(cache: Path, folder: Path, words: list[str]) -> dict[str, float]:
+def parts(checkout: Path, cache: Path, folder: Path, words: list[str]) -> dict[str, float]:
     """Seconds of every part, in one thread."""
     file = folder.with_suffix(".json")
     command = [sys.executable, "-P", __file__, "--inside", str(file), "run", *words, "--output", str(folder)]
-    subprocess.run([*command, "--jobs", "1"], env=environment(ROOT, cache), stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, env=environment(checkout, cache), stdout=subprocess.DEVNULL, check=True)
     return json.loads(file.read_text())
 
 
@@ -171,14 +172,14 @@ def draw(median: dict[str, dict[str, float]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def show_parts(median: dict[str, dict[str, float]]) -> None:
+def show_parts(median: dict[str, dict[str, float]], title: str) -> None:
     """Medians of every part's seconds, JAX's first."""
     names = dict.fromkeys(name for of in median.values() for name in of)
-    print(f"\n{'one thread, seconds of the processor':48}" + "".join(f"{cache:>16}" for cache in median))
+    print(f"\n{title:48}" + "".join(f"{cache:>16}" for cache in median))
     own = sorted((name for name in names if name not in JAX_ITSELF), key=lambda name: -median[CACHES[0]][name])
     sums = {"JAX's and XLA's own": JAX_ITSELF, "fedlap's own": own}
-    for title, members in sums.items():
-        print(f"{title:48}" + "".join(f"{sum(of.get(n, 0.0) for n in members):>16.2f}" for of in median.values()))
+    for whose, members in sums.items():
+        print(f"{whose:48}" + "".join(f"{sum(of.get(n, 0.0) for n in members):>16.2f}" for of in median.values()))
         for name in members:
             print(f"  {name:46}" + "".join(f"{of.get(name, 0.0):>16.2f}" for of in median.values()))
 
@@ -194,20 +195,21 @@ def main() -> None:
     asked = parser.parse_args()
     checkouts = {"": ROOT} | ({", before": asked.against} if asked.against else {})
     times = {(cache, name): [] for cache in CACHES for name in checkouts}
-    looked = {cache: [] for cache in CACHES}
+    looked = {name: {cache: [] for cache in CACHES} for name in checkouts}
     for turn in range(asked.repeats):
         with tempfile.TemporaryDirectory() as scratch:
             for cache in CACHES:
                 for name in list(checkouts)[:: 1 if turn % 2 else -1]:
                     place = Path(scratch) / f"cache{name}", Path(scratch) / f"{cache}{name}"
                     times[cache, name].append(whole(checkouts[name], *place, asked.words))
-            for cache in CACHES:
-                looked[cache].append(parts(Path(scratch) / "looked", Path(scratch) / f"{cache} looked", asked.words))
+                    place = Path(scratch) / f"looked{name}", Path(scratch) / f"{cache} looked{name}"
+                    looked[name][cache].append(parts(checkouts[name], *place, asked.words))
     print(f"load {', '.join(f'{number:.1f}' for number in os.getloadavg())}")
     show_whole(times)
-    show_parts(medians(looked))
+    for name, runs in looked.items():
+        show_parts(medians(runs), f"one thread, seconds of the processor{name}")
     if not asked.words:
-        draw(medians(looked), PICTURE)
+        draw(medians(looked[""]), PICTURE)
 
 
 if __name__ == "__main__":

@@ -20,27 +20,30 @@ LARGEST = 2**32 - 1  # of a larger seed JAX would see the last 32 bits only, and
 
 def stream(seed: int, *purpose: object) -> np.random.Generator:
     """An independent generator for each seed and purpose, for example (62, "batches", 3, "cleveland")."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(_key(seed, *purpose))))
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(seed, *purpose).digest())))
 
 
 def streams(seed: int, *purpose: object) -> Callable[[str], np.random.Generator]:
     """`stream(seed, *purpose, name)` as a function of the name, for thousands of names in a row.
 
-    It is one generator, keyed anew: good until the next one is asked for, and four times faster to have.
+    It is one generator, keyed anew: good until the next one is asked for, and six times faster to have.
     """
-    philox = np.random.Philox(key=0)
+    philox, common = np.random.Philox(key=0), _hash(seed, *purpose, "")
     generator, begin = np.random.Generator(philox), philox.state
+    key = begin["state"]["key"]
 
     def named(name: str) -> np.random.Generator:
-        begin["state"]["key"][:] = np.frombuffer(_key(seed, *purpose, name), ">u8")[::-1]  # the low word first
+        own = common.copy()
+        own.update(name.encode())
+        key[:] = np.frombuffer(own.digest(), ">u8")[::-1]  # the low word first
         philox.state = begin
         return generator
 
     return named
 
 
-def _key(*purpose: object) -> bytes:
-    return hashlib.blake2b("/".join(map(str, purpose)).encode(), digest_size=16).digest()
+def _hash(*purpose: object) -> hashlib.blake2b:
+    return hashlib.blake2b("/".join(map(str, purpose)).encode(), digest_size=16)
 
 
 def number(name: str) -> int:

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+import scipy
 
 from fedlap.algebra.pytrees import pytree
 from fedlap.algebra.vector import Vector
@@ -60,12 +60,14 @@ class Factored:
 
     def between(self, gradients: Vector) -> np.ndarray:
         rows = np.concatenate([_rows(leaf) for leaf in jax.tree.leaves(gradients)], -1)
-        half = solve_triangular(self.L, rows.reshape(-1, len(self.L)).T, lower=True)
+        half = scipy.linalg.solve_triangular(self.L, rows.reshape(-1, len(self.L)).T, lower=True)
         half = half.T.reshape(rows.shape)
         return half @ half.swapaxes(1, 2)
 
     def draw(self, noise: Vector) -> Vector:
-        return noise.like(jnp.asarray(solve_triangular(self.L.T, np.asarray(noise, np.float64)), noise.flat.dtype))
+        return noise.like(
+            jnp.asarray(scipy.linalg.solve_triangular(self.L.T, np.asarray(noise, np.float64)), noise.flat.dtype)
+        )
 
 
 def variances(d: Vector) -> Variances:
@@ -82,7 +84,7 @@ def factored(matrix: np.ndarray) -> Factored:
     if not np.isfinite(matrix).all():
         raise _not_positive("not all of its numbers are finite")
     try:
-        return Factored(cholesky(matrix, lower=True))
+        return Factored(scipy.linalg.cholesky(matrix, lower=True))
     except np.linalg.LinAlgError as error:
         raise _not_positive(f"its least eigenvalue is {np.linalg.eigvalsh(matrix)[0]:.3g}") from error
 

@@ -11,6 +11,7 @@ from fedlap.algebra.vector import Vector
 from fedlap.algorithms.base import AnyAlgorithm, Client, Received
 from fedlap.arrays import Array, Tree
 from fedlap.engines import parties, sums
+from fedlap.errors import ConfigError
 from fedlap.solvers import Problem, ServerSolver, Solver
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def client_round(
 
     q, solver = answered(lambda argmin: _update(algorithm, broadcast, client.factor, k, argmin), solve, client.solver)
     t = algorithm.factor_update(broadcast, client.factor, q, k)
+    _check_kept(f"{type(algorithm).__name__}.factor_update", t, client.factor)
     return ClientState(t, solver, algorithm.contribution(t, q, k))
 
 
@@ -90,7 +92,14 @@ def server_line(setup: "Setup", server: Any, participation: Any) -> Callable[[Re
     """Line 3 of an algorithm as a function of what the server has received; what was said for good goes with it."""
     s = parties.server(setup, jax.tree.map(jnp.zeros_like, server.w), participation)
     said = lambda received: sums.with_past(received, setup.past, setup.pool.memory)
-    return lambda received: setup.method.algorithm.server_update(server, said(received), s)
+    algorithm = setup.method.algorithm
+
+    def line(received: Received) -> Any:
+        new = algorithm.server_update(server, said(received), s)
+        _check_kept(f"{type(algorithm).__name__}.server_update", new, server)
+        return new
+
+    return line
 
 
 @jax.jit
@@ -100,6 +109,11 @@ def initial(setup: "Setup") -> State:
     start = Vector(setup.task.model.init(jax.random.fold_in(setup.key, 0), setup.pool.inputs[:1], setup.classes))
     zeros = jax.tree.map(jnp.zeros_like, start)
     g, t = algorithm.init(parties.server(setup, zeros, 1.0), start)
+    if not isinstance(getattr(g, "w", None), Vector):
+        raise ConfigError(
+            f"{type(algorithm).__name__}.init: what the server knows is a {type(g).__name__} without a vector w, the "
+            "model; expected a named tuple that has one, such as fedlap.Point(start)"
+        )
     return State(0, g, start, _unmoved(setup, g, t, start, 0))
 
 
@@ -144,6 +158,22 @@ def answered(update: Callable[[Callable], Any], answer: Answer, memory: Any) -> 
         return variable
 
     return update(argmin), memories[-1]
+
+
+def _check_kept(line: str, given: Tree, before: Tree) -> None:
+    """ConfigError unless a line gives what `init` gave, part by part: what comes out must go in again."""
+    found, wanted = jax.tree.structure(given), jax.tree.structure(before)
+    if found != wanted:
+        raise ConfigError(f"{line} gives {_parts(given)}; expected {_parts(before)}, as init does")
+
+
+def _parts(tree: Tree) -> str:
+    """What a state is made of, without its numbers."""
+    if not isinstance(tree, tuple):
+        return type(tree).__name__
+    names = getattr(tree, "_fields", ("",) * len(tree))
+    parts = (f"{name} {type(part).__name__}".strip() for name, part in zip(names, tree, strict=True))
+    return f"{type(tree).__name__}({', '.join(parts)})"
 
 
 def _update(algorithm: AnyAlgorithm, broadcast: Tree, factor: Tree, k: Client, argmin: Callable) -> Any:

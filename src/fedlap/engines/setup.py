@@ -188,9 +188,9 @@ class Draw:
         """The minibatches of some of them, stacked."""
         rows = np.full((len(which), self.longest, self.solver.batch), -1, np.int32)
         steps, of_client = self.steps[which], streams(self.seed, "batches", self.round)
-        for out, place, count in zip(rows, self.places[which], steps, strict=True):
-            name, own = self.federation.clients[int(place)], self.federation.rows[int(place)]
-            self.solver.schedule(of_client(name), own, out=out[:count])
+        names, of_names, schedule = self.federation.clients, self.federation.rows, self.solver.schedule
+        for out, place, count in zip(rows, map(int, self.places[which]), map(int, steps), strict=True):
+            schedule(of_client(names[place]), of_names[place], out=out[:count])
         return Batches(rows, steps)
 
     def all(self) -> Batches:

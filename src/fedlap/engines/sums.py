@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 
 from fedlap.algebra.soft_labels import Memory, SoftLabels
 from fedlap.algorithms.base import AnyAlgorithm, Received
@@ -190,6 +189,8 @@ def check_terms(algorithm: AnyAlgorithm, line: Callable[..., Any], server: Any, 
 
 def _reaches(program: Any, sources: Sequence[Any], ends: Sequence[Any]) -> bool:
     """Whether an output of a traced program depends on one of these inputs."""
+    from jax.extend.core import Literal  # with Pallas, whose import takes as long as that of all algorithms
+
     reached = set(sources)
     for equation in program.eqns:
         if any(not isinstance(each, Literal) and each in reached for each in equation.invars):

@@ -1,6 +1,7 @@
 """A federation in one process: start it, step it by hand, or let `simulate` do all rounds."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections import deque
@@ -18,7 +19,7 @@ from fedlap.algorithms.base import AnyAlgorithm
 from fedlap.arrays import Array, on_device
 from fedlap.checks import known_keywords
 from fedlap.data.federation import Federation, fingerprint
-from fedlap.engines import EngineName, again, choose
+from fedlap.engines import EngineName, again, brief, choose
 from fedlap.engines.evaluate import evaluate
 from fedlap.engines.parties import Task
 from fedlap.engines.requirements import check_likelihood
@@ -36,7 +37,7 @@ from fedlap.run import divergence
 from fedlap.run.history import TRAIN, History
 from fedlap.run.rounds import Begun, load_begun, progress
 from fedlap.run.watching import OnRound, check_on_round, watched_by
-from fedlap.solvers import ServerSolver, Solver, adam, descent
+from fedlap.solvers import ServerSolver, Solver, adam, annealed
 from fedlap.streams import check_seed
 
 
@@ -80,10 +81,16 @@ class Simulation:
     ) -> "Simulation":
         """Check everything and put the data on the device. Arguments are those of `simulate`."""
         keep_compiled_programs()
-        solver, server_solver = solver or adam(), server_solver or descent()
-        _check_part("algorithm", algorithm, "client_update", "FedLap(delta=1.0)")
-        _check_part("solver", solver, "minimise", "adam()")
-        _check_part("server_solver", server_solver, "solve", "descent()")
+        solver, server_solver = solver or adam(), server_solver or annealed()
+        _check_part("algorithm", algorithm, ("client_update",), "FedLap(delta=1.0)", "@fedlap.algorithm")
+        _check_part(
+            "solver",
+            solver,
+            ("minimise", "init", "step_count"),
+            "adam(), or optimiser(optax.adam(0.1))",
+            "@fedlap.hyperparameters",
+        )
+        _check_part("server_solver", server_solver, ("solve",), "annealed()", "@fedlap.hyperparameters")
         if not isinstance(federation, Federation):
             kind = type(federation).__name__  # and not the thing itself, which may be somebody's data
             raise ConfigError(f"federation is of type {kind}; expected for example Federation.from_arrays(...)")
@@ -119,7 +126,8 @@ class Simulation:
         return f"Simulation({self.algorithm}, {self.federation}, {self.solver}, seed={self.seed})"
 
     def init(self) -> State:
-        return self.engine.prepare(self.setup, initial(self.setup)._replace(round=0))
+        begin = brief.initial() if self.engine is brief else initial
+        return self.engine.prepare(self.setup, begin(self.setup)._replace(round=0))
 
     def plan(self, round: int) -> Plan:
         """Who takes part in a round, and with which minibatches."""
@@ -143,7 +151,8 @@ class Simulation:
 
     def look(self, state: State) -> np.ndarray:
         """The scores on each of `sets`."""
-        metrics = [evaluate(self.setup.task, state.server.w, *each) for each in self.sets]
+        score = brief.evaluate() if self.engine is brief else evaluate
+        metrics = [score(self.setup.task, state.server.w, *each) for each in self.sets]
         return np.array([float(number) for scores in metrics for number in scores])
 
     @property
@@ -213,7 +222,7 @@ def simulate(
         participation: a fraction or a number of clients drawn in each round.
         likelihood: what the model's outputs say about a label.
         curvature: `GaussNewton()` by default.
-        server_solver: the server's argmin, for FedLap-Func: `descent(...)` by default.
+        server_solver: the server's argmin, for FedLap-Func: `annealed(...)` by default.
         engine: "auto", "vectorised", "sequential", "streamed", "sharded" or "loop".
         scratch: a folder for the clients' states, of which only those in use are then in memory; if not given, they
             go to the system's temporary folder if they would take more than a quarter of this machine's memory.
@@ -284,8 +293,13 @@ def count_weights(model: ModelLike, federation: Federation) -> int:
 def _shapes(model: Any, federation: Federation) -> tuple[Any, Any]:
     """The shapes of one input and of the model's weights, without making them."""
     inputs = jax.ShapeDtypeStruct((1, *federation.inputs.shape[1:]), jax.dtypes.canonicalize_dtype(float))
+    return inputs, _weights(model, inputs, federation.classes)
+
+
+@functools.lru_cache(maxsize=8)  # every run of a sweep asks
+def _weights(model: Any, inputs: jax.ShapeDtypeStruct, classes: int) -> Any:
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return inputs, jax.eval_shape(lambda key, x: model.init(key, x, federation.classes), key, inputs)
+    return jax.eval_shape(lambda key, x: model.init(key, x, classes), key, inputs)
 
 
 def _client_bytes(setup: Setup) -> int:
@@ -295,9 +309,14 @@ def _client_bytes(setup: Setup) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(client))
 
 
-def _check_part(name: str, thing: Any, method: str, example: str) -> None:
-    if isinstance(thing, type) or not callable(getattr(thing, method, None)):
+def _check_part(name: str, thing: Any, methods: tuple[str, ...], example: str, decorator: str) -> None:
+    missing = [method for method in methods if not callable(getattr(thing, method, None))]
+    if isinstance(thing, type) or methods[0] in missing:
         raise ConfigError(f"{name} is {thing!r}; expected for example {example}")
+    if missing:
+        raise ConfigError(f"{name} {type(thing).__name__} has no {missing[0]}; expected {', '.join(methods)}")
+    if not dataclasses.is_dataclass(thing):
+        raise ConfigError(f"{name} {type(thing).__name__} is no value; expected {decorator} above its class")
     check(thing)
 
 
