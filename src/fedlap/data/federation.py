@@ -295,6 +295,13 @@ class Federation:
         validation.same_length(what, inputs, values)
         return inputs, labels.encode(what, values, self.classes, self.class_names)
 
+    def named(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers of classes as the labels that the user calls them by, which `checked` and `watch` read."""
+        if self.class_names is None:
+            return numbers
+        kind = object if isinstance(self.class_names[0], str) else None
+        return np.array(self.class_names, kind)[numbers]
+
     def as_inputs(self, what: str, inputs: object) -> np.ndarray:
         """Inputs like those of the clients, in their one form; the columns of a table are matched by name."""
         shape, reference = self.inputs.shape[1:], "the clients' pool"
@@ -312,8 +319,10 @@ class Federation:
         """One line of sizes."""
         public = "" if self.public is None else f", {len(self.public)} public rows"
         sizes, test = self.sizes, f"{len(self.test_labels)} test rows" if self.has_test else "no test set"
+        several = f"{len(sizes)} clients of {sizes.min()} to {sizes.max()} rows"
+        clients = several if len(sizes) > 1 else f"one client of {sizes[0]} rows"
         return (
-            f"Federation({self.name!r}, {len(sizes)} clients of {sizes.min()} to {sizes.max()} rows, "
+            f"Federation({self.name!r}, {clients}, "
             f"inputs {self.inputs.shape[1:]}, {self.classes} classes, "
             f"{test}{public})"
         )
@@ -351,12 +360,14 @@ def default_names(count: int) -> list[str]:
 
 
 def _two(what: str, pair: Any) -> tuple[Any, Any]:
+    table = frames.column_names(pair) is not None
     try:
-        if frames.column_names(pair) is not None:
+        if table:
             raise TypeError
         inputs, values = pair
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: {type(pair).__name__}; expected a pair (inputs, labels)") from error
+        parts = ": the table without its target, and the target" if table else ""
+        raise DataError(f"{what}: {type(pair).__name__}; expected a pair (inputs, labels){parts}") from error
     if np.size(values) == 0:
         raise DataError(f"{what} has no rows; expected at least one")
     return inputs, values

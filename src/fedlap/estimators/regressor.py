@@ -50,6 +50,8 @@ class FedLapRegressor(RegressorMixin, BaseEstimator):
         if self.delta != "evidence" and not (is_number(self.delta) and self.delta >= 0):
             raise ConfigError(f'delta is {self.delta!r}; expected a number, 0 or above, or "evidence"')
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        if y.dtype.kind not in "buif":
+            raise DataError(f"y holds {y[0]!r}; expected numbers. FedLapClassifier is for labels")
         places = places_of(sites, len(X))
         sent = [standard.moments(np.column_stack([X[at], y[at]]), np.ones(len(at))) for at in places.values()]
         _, mean, products = standard.pooled(sent)

@@ -102,11 +102,11 @@ def _data(cell: Cell, conditions: Conditions) -> tuple[Federation, dict[str, tup
     federation = _federation(json.dumps(cell.spec.federation_arguments(cell.seed, conditions.data_dir)))
     watch, tested = {}, federation.has_test
     if cell.held_out:
-        watch |= {"test": (federation.test_inputs, federation.test_labels)} if tested else {}
+        watch |= {"test": (federation.test_inputs, federation.named(federation.test_labels))} if tested else {}
         federation = federation.hold_out(cell.held_out, cell.seed)
     if conditions.watch_train or not tested:
         rows = np.concatenate(federation.rows)
-        watch["train"] = (federation.inputs[rows], federation.labels[rows])
+        watch["train"] = (federation.inputs[rows], federation.named(federation.labels[rows]))
     return federation, watch
 
 
