@@ -4,9 +4,11 @@
 
 Each method has four settings: two of its own number by two learning rates, or four learning rates where it has no
 number. One is chosen by the accuracy on rows that each client held out (seed 62, half the rounds), and trained on all
-rows with three seeds. Posteriors are averaged over 200 draws of the outputs. FedEP and BayesADMM are here what their
-defaults are not, since with these they are FedLap-Cov. A run is a line of benchmarks/choosing.jsonl, and a second call
-runs what is missing. At the end it writes docs/tables/choosing.md and docs/images/choosing.png from that file.
+rows with three seeds. Posteriors are averaged over 200 draws of the outputs, as they are and narrowed: by the number
+that gives the held-out rows the least NLL (`history.calibrated`), judged after the last round. FedEP and BayesADMM are
+here what their defaults are not, since with these they are FedLap-Cov. A run is a line of benchmarks/choosing.jsonl,
+and a second call runs what is missing. At the end it writes docs/tables/choosing.md and docs/images/choosing.png from
+that file.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import numpy as np
 import fedlap
 from benchmarks.choosing_table import write
 from benchmarks.timing import load
+from fedlap.engines.scores import Metrics
 from fedlap.run.simulation import histories
 
 HERE = Path(__file__).parent
@@ -131,7 +134,7 @@ def simulation(method: str, data: str, setting: Setting, federation: fedlap.Fede
         federation,
         about.model,
         solver=solver(method, about, setting.rate),
-        server_solver=fedlap.annealed(),
+        server_solver=fedlap.annealed(steps=200, turns=1),
         seed=seed,
     )
 
@@ -156,23 +159,60 @@ def final(
             marks[str(done)] = scores(history, inputs, labels)
     found = {"marks": marks, "seconds": float(np.median(history.seconds)), "sent": sent(run, history.state)}
     if strangers is not None:
-        ways = {"point": False} | ({} if history.precision is None else {"posterior": True})
-        uncertain = lambda way: [doubt(history, x, way) for x in (inputs, strangers)]
-        found["strangers"] = {name: auroc(*uncertain(way)) for name, way in ways.items()}
+        lost = not np.isfinite(history.nll[-1])
+        told_apart = lambda way: np.nan if lost else auroc(*(doubt(history, x, way) for x in (inputs, strangers)))
+        found["strangers"] = {name: told_apart(way) for name, way in ways(history).items()}
+    return found
+
+
+def ways(history: fedlap.History) -> dict[str, bool]:
+    """At the point, and by the posterior of those who have one."""
+    return {"point": False} | ({} if history.precision is None else {"posterior": True})
+
+
+def narrow(method: str, data: str, setting: Setting, federation: fedlap.Federation) -> dict[str, Any]:
+    """By how much the posterior is to be narrowed, by rows that clients held out; by none where there is no posterior.
+
+    One that is not finite, and one of a run that is lost, stays as it is.
+    """
+    held = federation.hold_out(DATA[data].validation, SEARCH_SEED)
+    run = simulation(method, data, setting, held, SEARCH_SEED)
+    *_, last = histories(run, ROUNDS // 2)
+    if last.precision is None or not np.isfinite(last.nll[-1]):
+        return {"narrowing": None}
+    return {"narrowing": last.calibrated(*held.test, **DRAWS).narrowing}
+
+
+def final_narrowed(
+    method: str,
+    data: str,
+    setting: Setting,
+    federation: fedlap.Federation,
+    seed: int,
+    strangers: np.ndarray | None,
+    by: float,
+) -> dict[str, Any]:
+    """The scores of the narrowed posterior after the last round, and strangers told apart."""
+    *_, last = histories(simulation(method, data, setting, federation, seed), ROUNDS)
+    history, (inputs, labels) = last.narrowed(by), federation.test
+    found: dict[str, Any] = {"narrowed": history.evaluate(inputs, labels, posterior=True, **DRAWS)._asdict()}
+    if strangers is not None:
+        found["strangers"] = auroc(doubt(history, inputs, True), doubt(history, strangers, True))
     return found
 
 
 def scores(history: fedlap.History, inputs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Accuracy, NLL, Brier and ECE at the point, and averaged over the posterior where there is one."""
-    ways = {"point": False} | ({} if history.precision is None else {"posterior": True})
-    drawn = lambda way: DRAWS if way else {}
-    return {name: history.evaluate(inputs, labels, posterior=way, **drawn(way))._asdict() for name, way in ways.items()}
+    """Accuracy, NLL, Brier and ECE at the point, and averaged over the posterior where there is one; NaN once lost."""
+    if not np.isfinite(history.nll[-1]):
+        return {name: dict.fromkeys(Metrics._fields, np.nan) for name in ways(history)}
+    scored = lambda way: history.evaluate(inputs, labels, posterior=way, **(DRAWS if way else {}))
+    return {name: scored(way)._asdict() for name, way in ways(history).items()}
 
 
 def doubt(history: fedlap.History, inputs: np.ndarray, posterior: bool) -> np.ndarray:
     """The entropy of each row's probabilities."""
     p = history.predict(inputs, posterior=True, **DRAWS) if posterior else history.predict(inputs)
-    return -np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-300)), 0), axis=1)
+    return -np.sum(p * np.log(np.maximum(p, np.finfo(p.dtype).tiny)), axis=1)
 
 
 def sent(run: fedlap.Simulation, state: Any) -> dict[str, int]:
@@ -219,7 +259,10 @@ def chosen(lines: list[tuple[Setting, dict[str, Any]]]) -> Setting:
 
 
 def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray | None) -> None:
-    """Search among a method's settings, then train the best with every seed; what is in the file is not done again."""
+    """Search among a method's settings, then train the best with every seed; what is in the file is not done again.
+
+    Of a posterior also by how much to narrow it, and what it says then.
+    """
     made = partial(DATA[data].federation, folder)
     found = []
     for setting in settings(method, data):
@@ -229,6 +272,10 @@ def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray
     for seed in SEEDS:
         work = partial(final, method, data, best, made(seed), seed, strangers)
         keep(data, method, best, "final", seed, work)
+    by = keep(data, method, best, "narrow", SEARCH_SEED, partial(narrow, method, data, best, made(SEARCH_SEED)))
+    for seed in SEEDS if by["narrowing"] is not None else ():
+        work = partial(final_narrowed, method, data, best, made(seed), seed, strangers, by["narrowing"])
+        keep(data, method, best, "narrowed", seed, work)
 
 
 def main() -> None:

@@ -7,17 +7,31 @@ import numpy as np
 
 SCORES = {"accuracy": "accuracy %", "nll": "NLL", "brier": "Brier", "ece": "ECE"}
 TITLES = {"fashion_mnist": "Fashion-MNIST 10 %, heterogeneous, MLP", "credit": "UCI Credit, heterogeneous, logistic"}
+WAYS = {"point": ("tab:blue", "o"), "posterior": ("tab:orange", "D"), "narrowed": ("tab:green", "s")}
 Lines = list[dict[str, Any]]
 
 
 def write(lines: Lines, folder: Path) -> None:
     """Write docs/tables/choosing.md, and docs/images/choosing.png if matplotlib is here."""
-    finals = [line for line in lines if line["kind"] == "final"]
+    finals = with_narrowed(lines)
     parts = ["<!-- made by benchmarks/choosing.py from benchmarks/choosing.jsonl -->\n"]
     for data in dict.fromkeys(line["data"] for line in finals):
         parts.append(f"## {TITLES[data]}\n\n{table([line for line in finals if line['data'] == data])}")
     (folder / "docs" / "tables" / "choosing.md").write_text("\n".join(parts))
     draw(finals, folder / "docs" / "images" / "choosing.png")
+
+
+def with_narrowed(lines: Lines) -> Lines:
+    """The finals, each with what its posterior says once it is narrowed as one way more of its last round."""
+    key = lambda line: (line["data"], line["method"], line["seed"])
+    narrowed = {key(line): line for line in lines if line["kind"] == "narrowed"}
+    finals = [line for line in lines if line["kind"] == "final"]
+    for line in finals:
+        if (more := narrowed.get(key(line))) is not None:
+            last(line)["narrowed"] = more["narrowed"]
+            if "strangers" in line:
+                line["strangers"]["narrowed"] = more["strangers"]
+    return finals
 
 
 def by_method(lines: Lines) -> dict[str, Lines]:
@@ -38,7 +52,7 @@ def table(lines: Lines) -> str:
     rows = []
     for method in sorted(methods, key=end):
         runs = methods[method]
-        for way in ("point", "posterior"):
+        for way in WAYS:
             if way in last(runs[0]):
                 rows.append(row(method, way, runs, marks))
     return "".join("| " + " | ".join(cells) + " |\n" for cells in (heads, ["---"] * len(heads), *rows))
@@ -48,7 +62,9 @@ def row(method: str, way: str, runs: Lines, marks: list[int]) -> list[str]:
     """One method at the point, or by its posterior."""
     cells = []
     for score in SCORES:
-        texts = [number([mark_of(run, mark)[way][score] for run in runs], score) for mark in marks]
+        known = lambda mark: all(way in mark_of(run, mark) for run in runs)
+        scored = lambda mark, score=score: number([mark_of(run, mark)[way][score] for run in runs], score)
+        texts = [scored(mark) if known(mark) else "–" for mark in marks]
         cells.append(texts[-1] if len(set(texts)) == 1 else "; ".join(texts))
     strangers = [run["strangers"][way] for run in runs if "strangers" in run]
     seconds = np.median([run["seconds"] for run in runs])
@@ -105,20 +121,25 @@ def draw(lines: Lines, path: Path) -> None:
     figure, axes = plt.subplots(1, len(names), figsize=(6.5 * len(names), 5.5), layout="constrained", squeeze=False)
     for axis, data in zip(axes[0], names, strict=True):
         methods = by_method([line for line in lines if line["data"] == data])
-        ends = {(method, way): ends_of(runs, way) for method, runs in methods.items() for way in ("point", "posterior")}
+        ends = {(method, way): ends_of(runs, way) for method, runs in methods.items() for way in WAYS}
         finite = [method for method in methods if np.isfinite(ends[method, "point"]).all()]
         order = sorted(finite, key=lambda method, ends=ends: -ends[method, "point"].mean())
         for place, method in enumerate(order):
-            for way, colour, marker in (("point", "tab:blue", "o"), ("posterior", "tab:orange", "D")):
+            for way, (colour, marker) in WAYS.items():
                 found = ends[method, way]
                 if len(found):
                     axis.errorbar(found.mean(), place, xerr=found.std(), fmt=marker, color=colour, markersize=5)
         axis.set_yticks(range(len(order)), order)
         axis.set(xlabel="test negative log-likelihood after 50 rounds", title=TITLES[data])
-        best = min(ends[method, "point"].mean() for method in order)
+        best = min(ends[method, way].mean() for method in order for way in WAYS if len(ends[method, way]))
         axis.set_xlim(0.95 * best, min(3.5 * best, axis.get_xlim()[1]))
+        for place, method in enumerate(order):
+            if (beyond := ends[method, "point"].mean()) > axis.get_xlim()[1]:
+                axis.annotate(
+                    f"{beyond:.1f} →", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center"
+                )
         axis.grid(alpha=0.3)
-    for label, colour, marker in (("point estimate", "tab:blue", "o"), ("posterior", "tab:orange", "D")):
+    for label, (colour, marker) in WAYS.items():
         axes[0][0].plot([], [], marker, color=colour, label=label)
     axes[0][0].legend()
     figure.savefig(path, dpi=130)

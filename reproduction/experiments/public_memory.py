@@ -41,7 +41,7 @@ def run(algorithm, public, seed, folder):
     if public is not None:
         data = dataclasses.replace(data, public=public(data.inputs.shape[1:], seed, folder))
     solver = fedlap.adam(epochs=5, batch=32, learning_rate=1e-3)
-    options = {"solver": solver, "server_solver": fedlap.annealed()}
+    options = {"solver": solver, "server_solver": fedlap.annealed(steps=200, turns=1)}
     return fedlap.simulate(algorithm, data, fedlap.mlp(), rounds=ROUNDS, seed=seed, **options)
 
 
