@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from commands import command
 from fedlap import __version__
 from fedlap.cli.main import app
 from fedlap.errors import ConfigError
@@ -173,10 +174,19 @@ def test_a_killed_run_is_resumed_to_the_same_numbers(finished):
 )
 def test_errors_are_one_line_without_a_traceback(finished, arguments, message):
     folder, _ = finished
-    result = fedlap(*arguments, cwd=folder)
+    result = command(*arguments, cwd=folder)
     assert result.returncode == 2
     assert message in result.stderr and len(result.stderr.splitlines()) == 1
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["run", "nowhere.toml"], ["data", "verify", "hart"], ["server", "study.toml"]])
+def test_an_error_is_the_only_line_of_a_process(finished, arguments):
+    """Nothing is added by libraries as they are imported, or by what ends with it."""
+    folder, _ = finished
+    result = fedlap(*arguments, cwd=folder)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
 
 
 def test_a_byte_order_mark_is_read(finished):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from drawn import federation
 from fedlap.cli.answer import answering, plain
 from fedlap.cli.main import app
 from fedlap.errors import DataError
-from fedlap.experiments import comparison, results
+from fedlap.experiments import comparison, results, sweep
 
 
 def invoke(*words):
@@ -57,6 +58,41 @@ def test_the_table_has_what_differs(runs):
     shown = invoke("compare", folder / "a", folder / "b", "--plot", folder / "both.png")
     assert shown.exit_code == 0 and "delta 0.1" in shown.output
     assert (folder / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_is_the_last_three_rounds_of_one_method_on_all_rows(tmp_path):
+    """By hand: four rounds of two seeds; a search's run is none of them, and a changed method is a row of its own."""
+    table = {
+        "federation": {"dataset": "heart"},
+        "model": {"name": "logistic"},
+        "train": {"seeds": [0, 1]},
+        "algorithms": {"fedlap": {"delta": 1.0}},
+    }
+    cells = sweep.make("made up", table).final()
+    accuracy = [[0.9, 0.1, 0.2, 0.3], [0.0, 0.3, 0.6, 0.9]]
+    nll = [[1.0, 0.9, 0.8, 0.7], [9.0, 1.0, 2.0, 6.0]]
+    both = [
+        results.Result.of(cell, {"test": results.Curve.of(*curve)}, 2.0, classes=2)
+        for cell, *curve in zip(cells, accuracy, nll, strict=True)
+    ]
+    searched = results.Result.of(
+        replace(cells[0], held_out=0.2), {"test": both[1].curves["test"], "validation": both[0].curves["test"]}, 2.0, 2
+    )
+    changed = replace(both[0], revision=both[0].revision + 1)
+    file = tmp_path / "by_hand.jsonl"
+    file.write_text("".join(each.line() for each in (*both, searched, changed)))
+    first, second = comparison.read([file])
+    assert first.score("accuracy") == pytest.approx((0.4, 0.2)) and first.score("nll") == pytest.approx((1.9, 1.1))
+    assert (first.rounds, len(first.curves), len(second.curves)) == (4, 2, 1)
+    text = comparison.as_text([first, second])
+    cell = dict(zip(text.heads, text.rows[0], strict=True))
+    assert (cell["accuracy %"], cell["NLL"], cell["rounds"], cell["seeds"]) == (
+        "40.0 (20.0)",
+        "1.900 (1.100)",
+        "4",
+        "2",
+    )
+    assert dict(zip(text.heads, text.rows[1], strict=True))["accuracy %"] == "20.0"
 
 
 def test_without_a_test_set_the_training_rows_are_compared_and_it_is_said(runs, tmp_path):

@@ -281,3 +281,8 @@ def test_least_squares_need_columns_that_say_something(x, message):
 def test_a_prior_that_is_none_is_refused(delta):
     with pytest.raises(ConfigError, match='expected a number, 0 or above, or "evidence"'):
         FedLapRegressor(delta=delta).fit(X, Y)
+
+
+def test_labels_are_no_numbers():
+    with pytest.raises(DataError, match=r"y holds .*'ill'.*; expected numbers. FedLapClassifier is for labels"):
+        FedLapRegressor().fit(X, np.full(len(X), "ill"))

@@ -77,6 +77,8 @@ def test_arrays_cannot_be_written_to_and_the_callers_still_can():
 
 
 def test_the_repr_is_one_line_of_sizes():
+    one = Federation.from_arrays(clients=[pair(4)])
+    assert repr(one) == "Federation('arrays', one client of 4 rows, inputs (3,), 2 classes, no test set)"
     text = repr(federation(public=np.zeros((8, 3)), name="toy"))
     assert text == ("Federation('toy', 2 clients of 4 to 6 rows, inputs (3,), 2 classes, 5 test rows, 8 public rows)")
 

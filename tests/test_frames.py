@@ -137,7 +137,9 @@ def test_a_table_alone_is_no_pair():
     """Of two columns it would otherwise be taken apart into their names."""
     two = without("sex")
     for table in (two, Frame(two)):
-        with pytest.raises(DataError, match=r"client 'client-0': (dict|Frame); expected a pair \(inputs, labels\)"):
+        with pytest.raises(
+            DataError, match=r"client 'client-0': (dict|Frame); expected a pair \(inputs, labels\): the table w"
+        ):
             Federation.from_arrays(clients=[table], test=(two, LABELS))
 
 

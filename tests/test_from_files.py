@@ -68,6 +68,19 @@ def test_a_settings_file_names_files_beside_it(folder, monkeypatch, tmp_path_fac
     assert again.exit_code == 0, again.output
 
 
+@pytest.mark.parametrize("test", ["", 'test = "data/test.csv"'])
+def test_labels_are_text_also_where_rows_are_held_out_or_watched(folder, test):
+    """Without a test set the clients' own rows are looked at; a search looks at the test set, too."""
+    sweep = "[sweep]\nvalidation = 0.5\nsearch_seeds = [1]\n[sweep.fedlap]\ndelta = [0.1, 1.0]\n"
+    file = folder / "sweep.toml"
+    file.write_text(SPEC.replace('test = "data/test.csv"', test).replace("delta = 1.0\n", "") + sweep)
+    done = CliRunner().invoke(app, ["run", str(file), "--output", str(folder / "out"), "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in (folder / "out" / "results.jsonl").read_text().splitlines()]
+    searched = [line for line in lines if line["held_out"]]
+    assert len(searched) == 2 and all(("test" in line["curves"]) == bool(test) for line in searched)
+
+
 def test_a_run_is_known_by_what_is_in_its_files(folder):
     digest = lambda file="study.toml": sweep.read(folder / file).final()[0].digest
     before = digest()

@@ -149,7 +149,7 @@ def grow_a_study(monkeypatch, kind):
         makers, name = {
             "algorithm": (ALGORITHMS, "fedlap"),
             "solver": (SOLVERS, "adam"),
-            "server_solver": (SERVER_SOLVERS, "descent"),
+            "server_solver": (SERVER_SOLVERS, "annealed"),
             "model": (MODELS, "logistic"),
         }[kind]
         monkeypatch.setitem(makers, name, grown(makers[name]))
@@ -169,7 +169,7 @@ def test_one_more_argument_is_the_same_study_and_refuses_none_of_its_models(kind
     grow_a_study(monkeypatch, kind)
     assert study().digest == before
     if kind in ("algorithm", "solver", "server_solver", "model"):
-        named = {"solver": {"name": "adam"}, "server_solver": {"name": "descent"}}.get(kind, {})
+        named = {"solver": {"name": "adam"}, "server_solver": {"name": "annealed"}}.get(kind, {})
         assert study(**{kind: {**named, EXTRA: 0.0}}).digest == before
         assert study(**{kind: {**named, EXTRA: 1.0}}).digest != before
     assert fitted.load(model).study.digest == SETTINGS.digest
@@ -311,7 +311,7 @@ DEFAULTS = {
     ),
     "solver lbfgs": "steps=100, history=10, tolerance=1e-06",
     "solver newton": "steps=100",
-    "solver annealed": "steps=200, learning_rate=0.003",
+    "solver annealed": "steps=200, learning_rate=0.003, tolerance=0.01, turns=25",
     "solver descent": "steps=5000, learning_rate=0.001, tolerance=0.001",
     "model logistic": "bias=False",
     "model mlp": "hidden=(200, 100), activation='relu'",

@@ -57,8 +57,8 @@ def test_soft_loss_is_linear_in_mass_and_targets(a, b):
 @pytest.mark.parametrize("scale", [0.0, 2.0, 50.0])
 def test_factor_squares_to_the_hessian_of_the_loss(scale):
     f, y = outputs(scale=scale), jnp.zeros(5, int)
-    hessian = jax.vmap(jax.hessian(lambda f, y: categorical.loss(f[None], y[None])[0]))(f, y)
-    factor = categorical.factor(f)
+    hessian = jax.jit(jax.vmap(jax.hessian(lambda f, y: categorical.loss(f[None], y[None])[0])))(f, y)
+    factor = jax.jit(categorical.factor)(f)
     assert factor.shape == (5, 4, 3)
     np.testing.assert_allclose(factor @ factor.mT, hessian, atol=1e-14)
 

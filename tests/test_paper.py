@@ -14,7 +14,7 @@ import pytest
 import fedlap
 import oracle
 from closeness import EXACT, assert_same, dense, distance, flat, weights
-from drawn import FOUR, THREE, Flat, SigmaPoints, Squared, federation, points, trajectory
+from drawn import FOUR, GUARDED, THREE, Flat, SigmaPoints, Squared, federation, points, trajectory
 from fedlap.algebra import quadratic
 from fedlap.algebra.precision import Diagonal, Full
 from fedlap.algebra.vector import Vector
@@ -121,7 +121,7 @@ def test_averages_without_duals_do_not_agree():
     """Sec. 2: FedAvg and FedProx do not ensure w_k = w_g at convergence."""
     drawn = federation(2, overlap=True)
     for method in (fedlap.FedAvg(), fedlap.FedProx(alpha=0.3)):
-        _, states = trajectory(method, drawn, 300)
+        _, states = trajectory(method, drawn, 300, **GUARDED)
         assert distance(flat(states[-1].server.w), flat(states[-2].server.w)) < EXACT
         spread = flat(states[-1].clients.contribution.w) - flat(states[-1].server.w)
         assert np.linalg.norm(spread, axis=1).min() > 1e-2
@@ -175,10 +175,10 @@ def test_fedprox_is_admm_without_the_dual():
 
 def test_fedavg_is_fedprox_at_zero():
     drawn = federation(2, overlap=True)
-    _, average = trajectory(fedlap.FedAvg(), drawn, 5)
-    _, prox = trajectory(fedlap.FedProx(alpha=0.0), drawn, 5)
+    _, average = trajectory(fedlap.FedAvg(), drawn, 5, **GUARDED)
+    _, prox = trajectory(fedlap.FedProx(alpha=0.0), drawn, 5, **GUARDED)
     assert_same(weights(prox), weights(average), 1e-12)
-    _, other = trajectory(fedlap.FedProx(alpha=1e-3), drawn, 5)
+    _, other = trajectory(fedlap.FedProx(alpha=1e-3), drawn, 5, **GUARDED)
     assert distance(weights(other), weights(average)) > 1e-4
 
 
@@ -375,7 +375,7 @@ def test_a_random_init_is_only_where_the_optimiser_starts(method):
     scattered = Network((Flatten(), Dense(bias=False)))
     _, zero = trajectory(method, drawn, 4)
     for seed in (0, 1):
-        _, random = trajectory(method, drawn, 4, model=scattered, seed=seed)
+        _, random = trajectory(method, drawn, 4, model=scattered, seed=seed, **GUARDED)
         assert np.abs(flat(random[0].start)).min() > 1e-3
         assert_same(weights(random[1:]), weights(zero[1:]), 1e-10)
 

@@ -42,6 +42,15 @@ def drawn():
     return fedlap.Federation.from_arrays(clients=clients, test=clients[0], classes=3)
 
 
+@pytest.fixture
+def collected():
+    """Garbage is looked for among what a test makes, and not in all that JAX holds by then: a hundred times faster."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def with_engine(name, drawn, engine, **options):
     return dataclasses.replace(simulation(name, drawn, **options), engine=engine)
 
@@ -50,12 +59,17 @@ def factors(state):
     return [np.asarray(leaf) for leaf in jax.tree.leaves((state.clients.factor, state.clients.solver))]
 
 
+# Client after client is what `sequential` does, and adds up what the same function adds up for those together: one for
+# each kind of sum, and for each kind of thing that is sent.
+IN_TURN = ("fedavg", "scaffold", "pvi", "fedlap_cov", "fedlap_func", "fedlap_kron")
+
+
 @pytest.mark.parametrize(("name", "participation"), [*[(name, 3) for name in ALGORITHMS], ("fedlap_cov", 1.0)])
 def test_blocks_of_clients_are_all_clients(name, participation, drawn):
     """To rounding: a sum in parts has another order. Three of seven, drawn anew in each round, exchange their terms."""
     options = {"participation": participation, "keep": name in ("fedlap", "pvi")}
     wanted, rounds = after(simulation(name, drawn, **options), 4), 4
-    for engine in (Streamed(2, True), Streamed(4, False)):
+    for engine in (Streamed(2, True), *[Streamed(4, False)] * (name in IN_TURN)):
         found = after(with_engine(name, drawn, engine, **options), rounds)
         leaves = [jax.tree.leaves((state.server, factors(state))) for state in (found, wanted)]
         for x, y in zip(*leaves, strict=True):
@@ -101,7 +115,7 @@ def test_a_state_pickles(scratch, drawn, tmp_path):
         assert same_bits(found.server, each.server) and same_bits(factors(found), factors(each))
 
 
-def test_a_slot_on_disk_is_used_again(drawn, tmp_path):
+def test_a_slot_on_disk_is_used_again(drawn, tmp_path, collected):
     """Of seven clients and the three under way, whatever the number of rounds."""
     scratch = Scratch(tmp_path)
     run = with_engine("fedlap_cov", drawn, Streamed(2, True, scratch), participation=3)
@@ -253,7 +267,7 @@ def test_threads_may_read_all_versions_at_once():
         assert all(threads.map(read, [0, 5, 2, 4]))
 
 
-def test_a_run_that_goes_on_remembers_no_older_states(drawn, tmp_path):
+def test_a_run_that_goes_on_remembers_no_older_states(drawn, tmp_path, collected):
     """The state that a run goes on from is let go, or all that changes later would be kept for it."""
     path, solver = tmp_path / "run.npz", fedlap.adam(epochs=1, batch=6)
     run = fedlap.Simulation.of(

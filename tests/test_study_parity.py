@@ -15,17 +15,26 @@ from fedlap.algorithms import ALGORITHMS
 from fedlap.engines.evaluate import evaluate
 from fedlap.study.protocol.checkpoint import RoundReport
 from fedlap.study.protocol.terms import Rows
+from methods import STRANGERS
 
 MLP = fedlap.mlp(hidden=(3,))
+EVERYONE = [*ALGORITHMS, *STRANGERS]
+LOPSIDED = sites.make_federation((5, 333, 41))
+
+
+def lopsided_records(member):
+    return sites.FederationRecords(member, federation=LOPSIDED)
 
 
 @pytest.mark.parametrize(
-    "name, model", [(name, fedlap.logistic()) for name in ALGORITHMS] + [("fedlap_cov", MLP), ("fedlap_func", MLP)]
+    "name, model", [(name, fedlap.logistic()) for name in EVERYONE] + [("fedlap_cov", MLP), ("fedlap_func", MLP)]
 )
 def test_sites_and_simulation_agree_in_every_bit(name, model, tmp_path):
+    """Of the sizes below, whose programs serve both tests; `sites` has sizes that are nearly the same."""
     terms = sites.make_terms(sites.make_algorithm(name), model)
-    outcome = sites.make_coordinator(terms, tmp_path).run()
-    state = sites.simulate(terms)
+    transport = sites.Loopback(terms, tmp_path, records=lopsided_records)
+    outcome = sites.make_coordinator(terms, tmp_path, transport).run()
+    state = sites.simulate(terms, federation=LOPSIDED)
     assert same_bits(outcome.server, state.server)
     for leaf in jax.tree.leaves(outcome.server.w):
         assert np.abs(leaf).max() > 0
@@ -33,9 +42,8 @@ def test_sites_and_simulation_agree_in_every_bit(name, model, tmp_path):
     assert [report.round for report in outcome.history] == list(range(1, rounds + 1))
 
 
-LOPSIDED = sites.make_federation((5, 333, 41))
 WHOLE = [fedlap.newton(steps=3), fedlap.lbfgs(steps=3)]  # solvers that add up all rows of a client at once
-SOLVERS = [(name, sites.SOLVER) for name in ALGORITHMS] + list(itertools.product(("fedlap", "fedlap_cov"), WHOLE))
+SOLVERS = [(name, sites.SOLVER) for name in EVERYONE] + list(itertools.product(("fedlap", "fedlap_cov"), WHOLE))
 
 
 @pytest.mark.parametrize("name, solver", SOLVERS)
@@ -45,8 +53,7 @@ def test_sites_of_very_different_sizes_agree_with_the_simulation_in_every_bit(na
     lose = lambda request, member, data: (
         None if (request.kind, request.round, member) == ("train", 0, "birch") else data
     )
-    records = lambda member: sites.FederationRecords(member, federation=LOPSIDED)
-    transport = sites.Loopback(terms, tmp_path, lose, records)
+    transport = sites.Loopback(terms, tmp_path, lose, lopsided_records)
     outcome = sites.make_coordinator(terms, tmp_path, transport, quorum=2).run()
     state = sites.simulate(terms, absent={0: ("birch",)}, federation=LOPSIDED)
     assert same_bits(outcome.server, state.server)

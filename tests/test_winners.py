@@ -1,5 +1,7 @@
 """The table that a sweep ends with, of results that are made up: what wins, by what, and what is said of it."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -73,6 +75,13 @@ def test_without_validation_the_test_set_chooses_and_the_table_says_so():
     assert found["fedavg"] == {"epochs": 3} and found["fedlap"] == {"delta": 10.0}
     words = " ".join(printed(sweep, results(sweep)).split())
     assert "chosen by accuracy on the test set itself, which flatters" in words
+
+
+def test_the_training_rows_choose_nothing():
+    """Without a test set and without validation there is no winner among several; one of a kind stays."""
+    sweep = make(sweep={"validation": 0})
+    blind = [replace(each, curves={"train": each.curves["test"]}) for each in results(sweep)]
+    assert [each.algorithm for each in summarise(sweep, blind)] == ["bcm"]
 
 
 def test_where_each_has_one_setting_nothing_was_chosen():
