@@ -3,9 +3,9 @@
     python benchmarks/clients.py [--turns 7] [--only CELL ...]
 
 FedLap-Cov, 20 rows a client. `logistic` has 42 features and two classes, `mlp` is the 784-200-100-10 network, whose
-state of 10,000 clients (14 GB) is on disk. Each cell is a warm process; they take turns at one round. Seconds are those
-of a round as `simulate` has them, with drawing of minibatches and a look at the test set. The picture is
-docs/images/clients.png.
+state of 10,000 clients (14 GB) is on disk. Each cell is a process that begins alone and with an empty compilation
+cache; then they take turns at one round. Seconds are those of a round as `simulate` has them, with drawing of
+minibatches and a look at the test set. The picture is docs/images/clients.png.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -99,19 +100,27 @@ def measure(cells, turns):
     """Cells of one group take turns; those of another would only take memory from them."""
     found = {}
     for group in dict.fromkeys(map(group_of, cells)):
-        several = [cell for cell in cells if group_of(cell) == group]
-        children = {cell: Child([sys.executable, __file__, "--serve", cell.name]) for cell in several}
-        entries = {cell: {**cell._asdict(), **child.hear(), "seconds": []} for cell, child in children.items()}
-        left = {cell: max(1, round(turns * cell.turns)) for cell in several}
-        while any(left.values()):
-            for cell in [cell for cell in several if left[cell]]:
-                heard, left[cell] = children[cell].ask(), left[cell] - 1
-                entries[cell]["seconds"].append(heard["seconds"])
-                entries[cell]["memory"] = heard["memory"]
-        for child in children.values():
-            child.end()
-        found |= {cell.name: entry | {"load": load()} for cell, entry in entries.items()}
+        with tempfile.TemporaryDirectory() as scratch:
+            found |= measure_group([cell for cell in cells if group_of(cell) == group], turns, Path(scratch))
     return found
+
+
+def measure_group(cells, turns, scratch):
+    """Each begins by itself, and finds nothing compiled; then they take turns."""
+    children, entries = {}, {}
+    for cell in cells:
+        serve = [sys.executable, __file__, "--serve", cell.name]
+        children[cell] = Child(serve, XDG_CACHE_HOME=str(scratch / cell.name))
+        entries[cell] = {**cell._asdict(), **children[cell].hear(), "seconds": []}
+    left = {cell: max(1, round(turns * cell.turns)) for cell in cells}
+    while any(left.values()):
+        for cell in [cell for cell in cells if left[cell]]:
+            heard, left[cell] = children[cell].ask(), left[cell] - 1
+            entries[cell]["seconds"].append(heard["seconds"])
+            entries[cell]["memory"] = heard["memory"]
+    for child in children.values():
+        child.end()
+    return {cell.name: entry | {"load": load()} for cell, entry in entries.items()}
 
 
 def group_of(cell):
@@ -119,7 +128,7 @@ def group_of(cell):
 
 
 def show(found):
-    print("| clients | drawn | seconds a round (quartiles) | peak memory | first round over after | states | load |")
+    print("| clients | drawn | a round (quartiles) | memory | first round over, cache empty | states | load |")
     print("|---|---|---|---|---|---|---|")
     for name, entry in found.items():
         seconds = entry["seconds"]

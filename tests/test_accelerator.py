@@ -6,6 +6,7 @@ own. Regression over sites (`fedlap.glm`, `fedlap.cox`) is NumPy and has no prog
 
 import dataclasses
 import re
+from functools import partial
 
 import jax
 import numpy as np
@@ -14,7 +15,8 @@ import pytest
 import fedlap
 from fedlap.algorithms import ALGORITHMS
 from fedlap.data import Federation
-from fedlap.engines import evaluate, vectorised
+from fedlap.engines import evaluate, sharded, streamed, vectorised
+from fedlap.engines.parties import Moment
 from fedlap.engines.round import initial
 from fedlap.models.likelihood import Categorical
 from fedlap.solvers import SOLVERS
@@ -34,6 +36,30 @@ def of_round(run, platform="cuda"):
     return lowered(
         vectorised.federated_round, run.setup, run.init(), vectorised.Moved.of(*run.plan(0)), platform=platform
     )
+
+
+def of_block(run, engine, changes):
+    """The programs of some clients of many and of the server that has their sums, in `streamed` or `sharded`.
+
+    `changes` is what they do where others are away: exchange their terms in the sums.
+    """
+    run = dataclasses.replace(run, engine=engine)
+    state, batches = run.init(), run.plan(0).batches
+    places = np.arange(len(batches.steps), dtype=np.int32)
+    scene = streamed.Scene(run.setup, state.server, Moment(state.round, state.start, run.setup.key), 1.0)
+    work = streamed.Work(state.clients.at(places), places, np.ones(len(places), bool), batches.at(places))
+    if isinstance(engine, sharded.Sharded):
+        block = partial(sharded.of_block, engine.mesh, changes, engine.together)
+        return [lowered(block, *engine.placed(scene, work))]
+    block = partial(streamed.some_clients, changes, engine.together)
+    _, parts = jax.eval_shape(block, scene, work)
+    totals = jax.eval_shape(streamed._begin, parts)
+    server = lambda setup, server, totals: streamed._server(setup, server, totals, 1.0)
+    return [
+        lowered(block, scene, work),
+        lowered(streamed._add, totals, parts),
+        lowered(server, run.setup, state.server, totals),
+    ]
 
 
 def foreign(program):
@@ -56,6 +82,28 @@ def images(clients=2, rows=4):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_round_of_every_algorithm(name):
     assert not foreign(of_round(simulation(name)))
+
+
+KINDS = ["fedavg", "scaffold", "fedlap_cov", "fedlap_func", "fedlap_kron"]  # one for each kind of sum
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_block_of_many_clients(name, together):
+    for program in of_block(simulation(name), streamed.Streamed(4, together), changes=together):
+        assert not foreign(program)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_block_of_clients_on_several_devices(name):
+    for program in of_block(simulation(name), sharded.Sharded(4, True), changes=False):
+        assert not foreign(program)
+
+
+def test_a_kernel_of_our_own_in_a_block_is_noticed():
+    for engine in (streamed.Streamed(4, True), sharded.Sharded(4, True)):
+        program, *_ = of_block(simulation("fedlap_func", likelihood=ByKernel()), engine, changes=False)
+        assert set(foreign(program)) == {"own_kernel"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "pvi", "fedlap_cov_func"])

@@ -143,6 +143,10 @@ def test_the_committed_results_are_of_the_pins_and_of_the_same_work():
         assert found == {name: pinned[name] for name in found}
 
 
+def test_the_page_has_the_committed_results():
+    assert report.PAGE.read_text() == report.page(json.loads(chart.RESULTS.read_text()))
+
+
 CONTESTANT = """
 from benchmarks.peers.turns import Turns
 turns, done = Turns("answer.npz"), 0

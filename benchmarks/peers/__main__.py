@@ -4,7 +4,7 @@
 
 Makes an environment for each peer (once), draws the work with fedlap, and lets every contestant do the same round in
 a process of its own: in turn, one at a time. Checks that all end at the same weights, prints tables, and puts what it
-found into results.json and the picture of docs/speed.md, unless it was quick or without some of the peers.
+found into results.json and the table and picture of docs/speed.md, unless it was quick or without some of the peers.
 """
 
 import argparse
@@ -51,6 +51,7 @@ def main():
         before = json.loads(chart.RESULTS.read_text())["cells"] if chart.RESULTS.exists() else []
         results["cells"] = report.together(before, results["cells"], list(workloads.WORKLOADS))
         chart.RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        report.PAGE.write_text(report.page(results))
         chart.draw(results, chart.PICTURE)
 
 

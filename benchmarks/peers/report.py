@@ -1,7 +1,9 @@
 """What a run found, as Markdown tables."""
 
 import statistics
+from pathlib import Path
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables" / "peers.md"
 SHORT = (
     "contestant",
     "seconds a round",
@@ -42,6 +44,12 @@ def together(before, now, order) -> list[dict]:
 def tables(results, full=False) -> str:
     """One table a cell: each peer's fastest configuration, or all of them and how far their weights are off."""
     return "\n\n".join(_table(cell, full) for cell in results["cells"])
+
+
+def page(results) -> str:
+    """All configurations of all cells, for the docs."""
+    machine = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
+    return f"<!-- made by benchmarks/peers from its results.json -->\n\n{machine}\n\n{tables(results, full=True)}\n"
 
 
 def _table(cell, full):

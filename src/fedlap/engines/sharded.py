@@ -6,7 +6,7 @@ with one process, by its place, and so is its work; between processes go the ser
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -52,12 +52,15 @@ class Sharded(Streamed):
 
     def run(self, scene: Scene, work: Work, changes: bool) -> tuple[Tree, list[Tree]]:
         """A block on all devices of all processes: the new states of this process's clients, and the sums of all."""
-        own = self._put(work, PartitionSpec(CLIENTS))
-        shared = self._put(scene._replace(setup=None), PartitionSpec())._replace(setup=self._placed(scene.setup))
-        new, parts = _compiled(self.mesh, changes, self.together, shared, own)
+        new, parts = _compiled(self.mesh, changes, self.together, *self.placed(scene, work))
         return jax.tree.map(lambda leaf: _local(leaf)[work.real], new), jax.tree.map(_first, parts)
 
-    def _placed(self, setup: Setup) -> Setup:
+    def placed(self, scene: Scene, work: Work) -> tuple[Scene, Work]:
+        """What is the same for all on every device, and of the clients to each device its own."""
+        shared = self._put(scene._replace(setup=None), PartitionSpec())._replace(setup=self._everywhere(scene.setup))
+        return shared, self._put(work, PartitionSpec(CLIENTS))
+
+    def _everywhere(self, setup: Setup) -> Setup:
         """The setup on every device, put there once: it has all the data."""
         if self._setups.get("given") is not setup:
             self._setups.update(given=setup, placed=self._put(setup, PartitionSpec()))
@@ -82,8 +85,8 @@ class Sharded(Streamed):
         return jax.make_mesh((jax.device_count(),), (CLIENTS,))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _compiled(mesh: Mesh, changes: bool, together: bool, scene: Scene, work: Work) -> tuple[Tree, Tree]:
+def of_block(mesh: Mesh, changes: bool, together: bool, scene: Scene, work: Work) -> tuple[Tree, Tree]:
+    """The new states of a block's clients, spread over the mesh, and what they add to the server's sums, or change."""
     alone, spread = PartitionSpec(), PartitionSpec(CLIENTS)
 
     def on_device(scene: Scene, work: Work) -> tuple[Tree, Tree]:
@@ -98,6 +101,9 @@ def _compiled(mesh: Mesh, changes: bool, together: bool, scene: Scene, work: Wor
         check_vma=False,  # a client's loop begins with what is the same everywhere and ends with what is not
     )
     return mapped(scene, work)
+
+
+_compiled = jax.jit(of_block, static_argnums=(0, 1, 2))
 
 
 def _coarse(number: int) -> int:
