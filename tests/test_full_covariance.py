@@ -10,7 +10,7 @@ import pytest
 import fedlap
 import pooling
 from fedlap.algebra.precision import Full, Shifted
-from fedlap.algebra.symmetric import silent, solve
+from fedlap.algebra.symmetric import rounding, silent, solve
 from fedlap.algebra.vector import Vector
 
 FEDERATIONS = 15  # of each kind, with four deltas each: 300 problems
@@ -145,6 +145,18 @@ def test_what_v_says_where_the_data_are_silent_is_heard():
 
 def test_a_matrix_that_is_not_positive_has_no_solution():
     assert np.isnan(solve(jnp.asarray([[1.0, 2.0], [2.0, 1.0]]), 0.0, jnp.ones(2), jnp.zeros(2))).all()
+
+
+def test_a_rare_category_beside_frequent_ones_does_not_make_a_matrix_negative():
+    """One-hot columns beside a constant: what is left of a rare one is then less than the sweeps' errors."""
+    counts, delta = np.array([0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 9.0]), 1e-3
+    V = np.diag([counts.sum(), *counts])
+    V[0, 1:] = V[1:, 0] = counts
+    V, w = V.astype(np.float32), np.linspace(-1, 1, 8, dtype=np.float32)
+    assert silent(jnp.asarray(V)).pivots.min() < -rounding(V)
+    assert np.linalg.eigvalsh(V.astype(float))[0] + delta > delta / 2
+    found = solve(jnp.asarray(V), jnp.float32(delta), jnp.asarray(V @ w + delta * w), jnp.zeros(8, np.float32))
+    np.testing.assert_allclose(V @ found, V @ w, atol=1e-3)
 
 
 def test_a_small_prior_beside_large_curvature_is_not_lost():

@@ -295,7 +295,7 @@ DEFAULTS = {
     "algorithm fednova": "alpha=None",
     "algorithm fedopt": "learning_rate, rule='adam', beta1=0.9, beta2=0.99, tau=0.001",
     "algorithm bcm": "delta, covariance='diagonal'",
-    "algorithm pvi": "delta, rho=evenly, samples=10",
+    "algorithm pvi": "delta, rho=evenly, samples=10, start_precision=0.0",
     "algorithm fedlap": "delta, rho=by_share",
     "algorithm fedlap_cov": "delta, rho=evenly, covariance='diagonal'",
     "algorithm fedlap_func": "delta, tau=1.0, rho=by_share, memory=1",

@@ -16,12 +16,14 @@ import oracle
 from closeness import EXACT, assert_same, dense, distance, flat, weights
 from drawn import FOUR, GUARDED, THREE, Flat, SigmaPoints, Squared, federation, points, trajectory
 from fedlap.algebra import quadratic
+from fedlap.algebra.hyperparameters import hyperparameters
 from fedlap.algebra.precision import Diagonal, Full
 from fedlap.algebra.vector import Vector
 from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import DampedFactor, Gaussian, Laplace
 from fedlap.engines.round import server_round
 from fedlap.models.network import Dense, Flatten, Network
+from fedlap.solvers.problem import FullBatch
 from methods import PRIORLESS
 from oracle import energy, line, softmax, square, squared
 
@@ -284,6 +286,22 @@ def exact_mean_field(drawn, delta):
     """argmin_q KL(q ‖ posterior) over diagonal Gaussians: the mean, and the diagonal of the precision."""
     optimum, hessian = oracle.pooled(squared, points(drawn), delta)
     return optimum, np.diag(np.diag(hessian))
+
+
+@hyperparameters
+class Stay(FullBatch):
+    """No step at all: an argmin is where it begins."""
+
+    def minimise(self, problem, state):
+        return problem.start, state
+
+
+def test_only_in_round_1_pvi_begins_at_its_start_precision():
+    """With q_k = N(w, 50⁻¹) where S_g = 4, a factor is ρ·46, and nothing is added to it where q_k begins at S_g."""
+    method = fedlap.PVI(delta=4.0, rho=0.25, samples=1, start_precision=50.0)
+    _, states = trajectory(method, federation(3, diagonal=True), 2, solver=Stay())
+    for state in states[1:]:
+        assert_same(dense(state.server.S), (4 + THREE.clients * 0.25 * 46) * np.eye(THREE.weights))
 
 
 @pytest.mark.parametrize("diagonal", [True, False])

@@ -4,6 +4,7 @@ A precision gives its own by `S.covariance(like)`, an error where S is not posit
 more with these two methods.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 import scipy
 
 from fedlap.algebra.pytrees import pytree
+from fedlap.algebra.symmetric import rounding
 from fedlap.algebra.vector import Vector
 from fedlap.arrays import Array
 from fedlap.errors import ConfigError
@@ -50,24 +52,24 @@ class Variances:
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """S⁻¹ = L⁻ᵀL⁻¹ for S = LLᵀ, in double precision.
+    """S⁻¹ = D L⁻ᵀL⁻¹ D for D S D = LLᵀ with a unit diagonal, in double precision.
 
     Data are silent on some directions, as softmax is on a constant added to all outputs. There S⁻¹ is as large as the
     prior's, and in single precision the differences of outputs would be lost in it.
     """
 
+    units: np.ndarray  # the diagonal of D
     L: np.ndarray
 
     def between(self, gradients: Vector) -> np.ndarray:
-        rows = np.concatenate([_rows(leaf) for leaf in jax.tree.leaves(gradients)], -1)
+        rows = np.concatenate([_rows(leaf) for leaf in jax.tree.leaves(gradients)], -1) * self.units
         half = scipy.linalg.solve_triangular(self.L, rows.reshape(-1, len(self.L)).T, lower=True)
         half = half.T.reshape(rows.shape)
         return half @ half.swapaxes(1, 2)
 
     def draw(self, noise: Vector) -> Vector:
-        return noise.like(
-            jnp.asarray(scipy.linalg.solve_triangular(self.L.T, np.asarray(noise, np.float64)), noise.flat.dtype)
-        )
+        step = scipy.linalg.solve_triangular(self.L.T, np.asarray(noise, np.float64))
+        return noise.like(jnp.asarray(self.units * step, noise.flat.dtype))
 
 
 def variances(d: Vector) -> Variances:
@@ -80,13 +82,20 @@ def variances(d: Vector) -> Variances:
 
 
 def factored(matrix: np.ndarray) -> Factored:
-    """The covariance of a precision that is a matrix."""
+    """The covariance of a precision that is a matrix.
+
+    Beside data on a huge scale the prior is less than their rounding, and where they are silent S is a rounding error
+    of either sign. So much as may be rounding is then added, measured with a unit diagonal: columns differ in units.
+    """
     if not np.isfinite(matrix).all():
         raise _not_positive("not all of its numbers are finite")
-    try:
-        return Factored(scipy.linalg.cholesky(matrix, lower=True))
-    except np.linalg.LinAlgError as error:
-        raise _not_positive(f"its least eigenvalue is {np.linalg.eigvalsh(matrix)[0]:.3g}") from error
+    if (np.diag(matrix) > 0).all():
+        units = 1 / np.sqrt(np.diag(matrix))
+        scaled = units[:, None] * matrix * units
+        for part in (0.0, rounding(scaled)):
+            with suppress(np.linalg.LinAlgError):
+                return Factored(units, scipy.linalg.cholesky(scaled + part * np.eye(len(scaled)), lower=True))
+    raise _not_positive(f"its least eigenvalue is {np.linalg.eigvalsh(matrix)[0]:.3g}")
 
 
 def _rows(leaf: Array) -> np.ndarray:

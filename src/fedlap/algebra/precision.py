@@ -65,7 +65,11 @@ class Diagonal(Linear):
         return sum(jnp.log(leaf).sum() for leaf in jax.tree.leaves(self))
 
     def positive_part(self) -> "Diagonal":
-        return Diagonal(self.d.map(lambda d: jnp.maximum(d, 0)))
+        return self.at_least(0)
+
+    def at_least(self, least: Number) -> "Diagonal":
+        """This, and where it has less than that, so much."""
+        return Diagonal(self.d.map(lambda d: jnp.maximum(d, least)))
 
     def covariance(self, like: Vector) -> Variances:
         return variances(self.d)

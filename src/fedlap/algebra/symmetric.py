@@ -74,7 +74,8 @@ def _step_where_heard(V: Array, delta: Number, v: Array, near: Array, scale: Arr
     terms = jnp.abs(v) + jnp.abs(V) @ (jnp.abs(near) + jnp.abs(step_of(to_zero)))
     heard = (jnp.abs(B.T @ v) > jnp.sqrt(jnp.finfo(V.dtype).eps) * (jnp.abs(B).T @ terms)) & (delta > 0)
     step = step_of(jnp.where(heard, B.T @ missing / jnp.where(delta > 0, delta, 1), to_zero))
-    return jnp.where(pivots.min() < -rounding(V), jnp.nan, step)
+    # Not by the pivots, which the errors of all sweeps are in; and not by the values, which CCᵀ may have lifted.
+    return jnp.where(jnp.linalg.eigvalsh(M)[0] < -rounding(V), jnp.nan, step)
 
 
 def silent(matrix: Array) -> Silent:

@@ -12,11 +12,15 @@ class PVI(Algorithm[DampedGaussian, DampedFactor, Gaussian, DampedFactor]):
     q_k     ← argmin_q  E_q[ℓ_k(w)] + E_q[log t_k] + KL(q ‖ q_g)
     log t_k ← log t_k + ρ (log q_k − log q_g)
     log q_g ← log p_0 + Σ_k log t_k
+
+    In round 1 q_g is the prior. A network that begins as uncertain as that is noise, and learns nothing: then each
+    q_k begins with at least `start_precision`.
     """
 
     delta: float = hyper("positive")
     rho: object = hyper("damping", default=evenly)
     samples: int = hyper("count", static=True, default=10)
+    start_precision: float = hyper("nonnegative", default=0.0)
 
     def init(self, s, start):
         nothing = 0.0 * s.identity("diagonal")
@@ -31,7 +35,8 @@ class PVI(Algorithm[DampedGaussian, DampedFactor, Gaussian, DampedFactor]):
             expected_loss = q.expect(k.loss, k.noise(self.samples, q.m))
             return expected_loss + expected_log_site(q, t.v, t.V) + kl(q, g.w, g.S)
 
-        q = k.argmin(objective, LogGaussian.of(k.start, g.S))
+        S = g.S.at_least(self.start_precision * (k.round == 0))
+        q = k.argmin(objective, LogGaussian.of(k.start, S))
         return Gaussian(q.m, q.S)
 
     def factor_update(self, g, t, q, k):
