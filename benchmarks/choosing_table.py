@@ -25,13 +25,28 @@ def with_narrowed(lines: Lines) -> Lines:
     """The finals, each with what its posterior says once it is narrowed as one way more of its last round."""
     key = lambda line: (line["data"], line["method"], line["seed"])
     narrowed = {key(line): line for line in lines if line["kind"] == "narrowed"}
-    finals = [line for line in lines if line["kind"] == "final"]
+    finals = taken([line for line in lines if line["kind"] == "final"])
     for line in finals:
         if (more := narrowed.get(key(line))) is not None:
             last(line)["narrowed"] = more["narrowed"]
             if "strangers" in line:
                 line["strangers"]["narrowed"] = more["strangers"]
     return finals
+
+
+def taken(finals: Lines) -> Lines:
+    """Of each method on each data set the first setting with which no seed diverged, or else the very first."""
+    found: dict[tuple[str, str], dict[str, Lines]] = {}
+    for line in finals:
+        settings = found.setdefault((line["data"], line["method"]), {})
+        settings.setdefault(str(line["setting"]), []).append(line)
+    first = lambda settings: next(filter(survived, settings), settings[0])
+    return [line for settings in found.values() for line in first(list(settings.values()))]
+
+
+def survived(runs: Lines) -> bool:
+    """Whether none of these has diverged."""
+    return all(np.isfinite(last(run)["point"]["nll"]) for run in runs)
 
 
 def by_method(lines: Lines) -> dict[str, Lines]:
