@@ -133,6 +133,23 @@ def test_what_a_likelihood_lacks_is_said_before_the_first_round(name, likelihood
         start(name, likelihood, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("loss", lambda self, outputs, labels: outputs.sum(), r"the shape \[\]; expected \[7\]"),
+        ("loss", lambda self, outputs, labels: outputs, r"the shape \[7, 3\]; expected \[7\]"),
+        ("probabilities", lambda self, outputs: outputs[:, 0], r"the shape \[7\]; expected \[7, 3\]"),
+        ("soft_loss", lambda self, outputs, mass, targets: mass[:, None], r"\[7, 1\]; expected \[7\]"),
+        ("factor", lambda self, outputs: outputs, r"the shape \[7, 3\]; expected \[7, 3, 3\]"),
+        ("sampled_factor", lambda self, outputs, key, samples: categorical.factor(outputs), r"expected \[7, 3, 3\]"),
+    ],
+)
+def test_what_a_likelihood_gives_in_another_shape_is_said_before_the_first_round(name, given, said):
+    odd = dataclass(frozen=True)(type("Odd", (Scored,), {name: given}))()
+    with pytest.raises(fedlap.ConfigError, match=rf"likelihood Odd: {name}\(.*of 7 examples and 3 classes.*{said}"):
+        start("fedlap", odd)
+
+
 def test_a_likelihood_is_compared_by_value():
     unfrozen = make_dataclass("Unfrozen", [], namespace={"loss": Scored.loss, "probabilities": Scored.probabilities})()
     with pytest.raises(fedlap.ConfigError, match=r"Unfrozen has no hash.*@dataclass\(frozen=True\)"):

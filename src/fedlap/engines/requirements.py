@@ -1,13 +1,17 @@
 """What a method asks of a likelihood, found out before the first round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
+from fedlap.arrays import Array
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import initial, score
 from fedlap.errors import ConfigError
+from fedlap.models.likelihood import categorical
 
 if TYPE_CHECKING:
     from fedlap.engines.setup import Setup
@@ -26,7 +30,8 @@ ALWAYS = ("loss", "probabilities")
 def check_likelihood(setup: "Setup") -> None:
     """Raise a ConfigError that names what a likelihood of one's own lacks and this method asks for.
 
-    One that has all of METHODS is not looked at further; of another, the first round is traced and not run.
+    Or what it gives in another shape, which would broadcast in silence. If it lacks any of METHODS the first round is
+    traced, and not run, to see whether that is asked for.
     """
     likelihood: Any = setup.task.likelihood
     if isinstance(likelihood, type):
@@ -40,10 +45,34 @@ def check_likelihood(setup: "Setup") -> None:
     for name in missing:
         if name in ALWAYS:
             raise _lacks(likelihood, name, "every method")
+    if likelihood != categorical:
+        _check_shapes(likelihood, missing, setup.classes)
     if missing:
         method = type(setup.method.algorithm).__name__
         stand_in: Any = Incomplete(likelihood, tuple(missing), method)
         jax.eval_shape(lambda: _first_round(setup, stand_in))
+
+
+def _check_shapes(likelihood: Any, missing: list[str], classes: int) -> None:
+    """Raise a ConfigError for what is not a number, or a row of them, for each example."""
+    n, draws = 7, 3
+    f, mass, labels = (lambda: jnp.zeros((n, classes))), (lambda: jnp.ones(n)), (lambda: jnp.zeros(n, int))
+    calls: dict[str, tuple[Callable[[], Array], Callable[[Any], tuple]]] = {
+        "loss": (lambda: likelihood.loss(f(), labels()), lambda _: (n,)),
+        "probabilities": (lambda: likelihood.probabilities(f()), lambda _: (n, classes)),
+        "soft_loss": (lambda: likelihood.soft_loss(f(), mass(), f()), lambda _: (n,)),
+        "factor": (lambda: likelihood.factor(f()), lambda found: (n, classes, *found.shape[-1:])),
+        "sampled_factor": (
+            lambda: likelihood.sampled_factor(f(), jax.random.key(0), draws),
+            lambda _: (n, classes, draws),
+        ),
+    }
+    for name, (call, shape) in calls.items():
+        if name not in missing and (found := jax.eval_shape(call)).shape != (wanted := shape(found)):
+            raise ConfigError(
+                f"likelihood {type(likelihood).__name__}: {METHODS[name][0]} of {n} examples and {classes} classes has "
+                f"the shape {list(found.shape)}; expected {list(wanted)}"
+            )
 
 
 @dataclass(frozen=True)
