@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedlap
+from commands import command
 from drawn import federation
 from fedlap.cli.answer import answering, plain
 from fedlap.cli.main import app
@@ -58,6 +59,17 @@ def test_the_table_has_what_differs(runs):
     shown = invoke("compare", folder / "a", folder / "b", "--plot", folder / "both.png")
     assert shown.exit_code == 0 and "delta 0.1" in shown.output
     assert (folder / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_on_a_narrow_screen_both_tables_say_what_a_row_is_of(runs):
+    folder, _ = runs
+    text = comparison.as_text(comparison.read([folder / "a", folder / "b"]))
+    first, second = text.parts()
+    assert second.heads == ["run", "algorithm", "setting", "Brier", "ECE", "AUC"]
+    assert [row[:3] for row in first.rows] == [row[:3] for row in second.rows] == [row[:3] for row in text.rows]
+    shown = command("compare", folder / "a", folder / "b", cwd=folder, columns=70).stdout
+    below = shown[shown.index("Brier") :]
+    assert below.count("fedavg") == 1 and below.count("fedlap") == 2 and "0.1" in below.split()
 
 
 def test_a_row_is_the_last_three_rounds_of_one_method_on_all_rows(tmp_path):

@@ -80,6 +80,31 @@ def test_probabilities_are_averages_over_the_posterior():
         assert (np.abs(averaged - 0.5) < np.abs(point - 0.5)).all()
 
 
+@pytest.mark.parametrize(
+    ("scale", "origin"),
+    [
+        (np.full(3, 1e6), np.full(3, 1e8)),
+        (np.full(3, 1e12), np.zeros(3)),
+        (np.array([1.0, 1e6, 1e12]), np.array([3.0, 1e8, 2e12])),
+    ],
+)
+def test_columns_on_a_huge_scale_have_the_posterior_of_the_same_columns_in_other_units(scale, origin):
+    """By dense algebra of the log-odds X b + c: w = b/scale and c − Σ w·origin have the prior N(0, 2/δ)."""
+    rows, wells = X * scale + origin, ILL == "well"
+    found = FedLapClassifier().fit(rows, ILL)
+    of_weights = np.diag([*1 / scale, 1.0])
+    of_weights[3, :3] = -origin / scale
+    prior = 0.5 * of_weights.T @ of_weights
+    b = np.zeros(4)
+    for _ in range(50):
+        p = expit(ONES @ b)
+        S = ONES.T @ (ONES * (p * (1 - p))[:, None]) + prior
+        b = b + np.linalg.solve(S, ONES.T @ (wells - p) - prior @ b)
+    np.testing.assert_allclose(np.append(found.coef_, found.intercept_), of_weights @ b, rtol=1e-8)
+    kappa = 1 / np.sqrt(1 + np.pi / 8 * np.einsum("ij,jk,ik->i", ONES, np.linalg.inv(S), ONES))
+    np.testing.assert_allclose(found.predict_proba(rows)[:, 1], expit(kappa * (ONES @ b)), rtol=1e-8)
+
+
 def test_an_algorithm_without_a_posterior_says_so():
     with pytest.raises(ConfigError, match="fedavg has no posterior to average over; use posterior=False"):
         FedLapClassifier(algorithm="fedavg").fit(X, ILL)
@@ -152,6 +177,10 @@ def test_rounds_that_were_too_few_are_told():
         ({"delta": -1.0}, "delta is -1.0; expected"),
         ({"rounds": 0}, "rounds is 0; expected"),
         ({"covariance": "block"}, "covariance is 'block'; expected"),
+        ({"tol": "x"}, "tol is 'x'; expected a number, 0 or above, or None"),
+        ({"tol": -1.0}, "tol is -1.0; expected a number, 0 or above"),
+        ({"tol": np.nan}, "tol is nan; expected a number"),
+        ({"posterior": "no"}, "posterior is 'no'; expected True or False"),
     ],
 )
 def test_settings_that_cannot_be_are_errors(options, message):

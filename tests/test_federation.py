@@ -151,6 +151,10 @@ INFINITE_IMAGE = np.where(np.arange(16).reshape(2, 2, 2, 2) == 13, np.inf, 0.0)
         ({"clients": [([[1.0], [1.0, 2.0]], [0, 1])]}, "client 'client-0': rows of different lengths"),
         ({"clients": [5]}, r"client 'client-0': int; expected a pair \(inputs, labels\)"),
         ({"clients": [(np.zeros((2, 3)), [0, 20210405])]}, "the largest label, .* implies more classes"),
+        *(
+            ({"clients": clients}, f"clients is of type {kind}; expected a list of pairs .*names=.*for from_frames")
+            for clients, kind in (({"a": GOOD}, "dict"), ("north", "str"), (5, "int"), (None, "NoneType"))
+        ),
     ],
 )
 def test_bad_arrays_are_refused_by_name(arguments, message):

@@ -53,6 +53,30 @@ def test_the_rows_are_those_of_the_files(folder):
     np.testing.assert_array_equal(federation.test_inputs, federation.of("south")[0])
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ('"outcome"', '"outcom"', "client 'north' has no column 'outcom'"),
+        ("rounds = 2", "rounds = 2\nparticipation = 9", "participation is 9 clients"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_its_folder_free(folder, right, wrong, message):
+    """What else was in the folder stays; without that, the folder goes too."""
+    run = lambda: CliRunner().invoke(app, ["run", str(folder / "study.toml"), "--output", str(folder / "out")])
+    (folder / "study.toml").write_text(SPEC.replace(right, wrong))
+    refused = run()
+    assert message in str(refused.exception) and not (folder / "out").exists()
+    (folder / "out").mkdir()
+    (folder / "out" / "notes.txt").write_text("mine")
+    run()
+    assert [path.name for path in (folder / "out").iterdir()] == ["notes.txt"]
+    (folder / "study.toml").write_text(SPEC)
+    assert run().exit_code == 0 and len((folder / "out" / "results.jsonl").read_text().splitlines()) == 1
+    kept = {path.name for path in (folder / "out").iterdir()}
+    assert "holds results already" in str(run().exception)
+    assert {path.name for path in (folder / "out").iterdir()} == kept
+
+
 def test_a_part_of_each_sites_rows_is_held_out(folder):
     federation = load(folder, test=0.5, seed=3)
     assert federation.sizes.tolist() == [3, 2] and len(federation.test_labels) == 5

@@ -67,6 +67,15 @@ def test_what_is_no_such_function_is_refused():
         train(2, on_round=lambda now: now.round)
 
 
+@pytest.mark.parametrize("function", [lambda: None, lambda now, before: None, lambda *, now: None, Path().exists])
+def test_a_function_that_cannot_be_given_a_round_is_refused_before_the_first(function, tmp_path):
+    with pytest.raises(
+        fedlap.ConfigError, match=r"on_round takes \(.*\); expected a function of one argument, a Round"
+    ):
+        train(1, on_round=function, checkpoint=tmp_path / "run.npz")
+    assert not (tmp_path / "run.npz").exists()
+
+
 def test_the_numbers_of_a_round_have_names():
     told = []
     train(1, on_round=told.append)

@@ -282,6 +282,26 @@ def test_single_precision_keeps_the_differences():
     np.testing.assert_allclose(2 * found.variance, wanted, rtol=1e-3)
 
 
+def test_on_a_huge_scale_predictions_are_right_and_outputs_that_lost_their_differences_are_refused():
+    """δ is below the rounding of V in double precision too; of differences the posterior is that of other units."""
+    x, scale = np.random.default_rng(0).normal(size=(200, 2)), 1e12
+    model = fedlap.Model(lambda key, inputs: (jnp.zeros((2, 2)),), lambda params, inputs: inputs @ params[0].T)
+
+    def posterior(x):
+        V = np.kron([[1, -1], [-1, 1]], x.T @ x)
+        return Posterior.of(
+            Task(model, categorical, GaussNewton()),
+            Vector((jnp.zeros((2, 2)) + jnp.array([[1.0], [0.0]]) / np.abs(x).max(),)),
+            Shifted(Full(jnp.asarray(V)), 1.0),
+        )
+
+    wanted, found = (posterior(rows).predict(rows[:5], Averaging(interval=0.9)) for rows in (x, scale * x))
+    for plain, scaled in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(scaled, plain, rtol=2e-3)  # as much as the prior, which is none of V, says of x
+    with pytest.raises(DataError, match="in common, in which their differences are lost; expected inputs on a smaller"):
+        posterior(scale * x).predictive(scale * x[:5])
+
+
 # What is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -319,6 +339,8 @@ def test_a_precision_that_is_not_positive_is_an_error_and_no_nan():
         (np.array([1.0, 2.0, -0.5, 1.0]), "it is -0.5 for weight 2 of 4"),
         (np.array([1.0, np.nan, 1.0, 1.0]), "it is nan for weight 1 of 4"),
         (np.diag([1.0, 2.0, -0.5, 1.0]), "its least eigenvalue is -0.5"),
+        (1e12 * np.array([[1.0, 2.0], [2.0, 1.0]]).repeat(2, 0).repeat(2, 1), "its least eigenvalue is -2e"),
+        (np.zeros((4, 4)), "its least eigenvalue is 0"),
         (np.full((4, 4), np.inf), "not all of its numbers are finite"),
         (np.array(0.0), "it is 0 for weight 0 of 4"),
     ):

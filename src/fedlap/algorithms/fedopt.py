@@ -27,7 +27,8 @@ class FedOpt(Algorithm[Adaptive, Nothing, Point, Counted]):
     w_g ← w_g + η m / (√v + τ),  from v = τ²;  w_g + η m  with "sgd"
 
     With "sgd", η = 1 and β₁ = 0 it is FedAvg, to which Adagrad and Yogi tend as
-    η = 2τ → ∞. Moments are the paper's, which are not corrected for their start.
+    η = 2τ → ∞. Moments are the paper's, and not optax's: its Adam and Yogi correct
+    for their start, and its Adagrad has √(v + τ) in place of √v + τ.
     """
 
     learning_rate: float = hyper("positive")

@@ -18,7 +18,7 @@ from fedlap.cli import screen
 from fedlap.experiments.results import Result
 from fedlap.experiments.runner import Advanced, Event, Finished, Planned
 from fedlap.experiments.shards import Awaiting, Gathered
-from fedlap.experiments.summary import Text
+from fedlap.experiments.summary import TEXTS, Text
 from fedlap.experiments.sweep import Cell, Sweep
 
 # How long the rest of some runs will take -----------------------------------------------------------------------------
@@ -118,7 +118,6 @@ def _cost(job: Job) -> float:
 
 DRAWN_SECONDS = 0.1  # between two texts beside a bar: rounds may be shorter, and nobody sees each
 LOG_SECONDS = 60  # between two lines where there is no terminal to draw a bar on
-TEXTS = ("run", "algorithm", "setting")  # columns of text; the others are of numbers
 
 
 class Display:

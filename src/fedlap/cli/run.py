@@ -83,8 +83,9 @@ def run(
             folder = output or Path("results") / f"{wanted.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
         bring_data(wanted, data_dir)
         file = folder / results.RESULTS
+        new = resume is None and not (part or array or found(file))
         if resume is None:  # only now: without its data there is nothing to resume
-            begin = results.join if part or array or found(file) else results.begin
+            begin = results.begin if new else results.join
             begin(wanted, folder)
         if part is not None:
             train_shard(wanted, file, data_dir, jobs, part, f"fedlap run --resume {folder}")
@@ -92,7 +93,7 @@ def run(
             return
         if array is not None:
             submit(wanted, array, folder, data_dir, jobs)
-        train(wanted, file, data_dir, jobs, f"fedlap run --resume {folder}", folder)
+        train(wanted, file, data_dir, jobs, f"fedlap run --resume {folder}", folder, new)
         answer({"folder": folder, "rows": summed(file)})
 
 
@@ -150,8 +151,12 @@ def train(
     jobs: int | None,
     again: str = "the same command",
     folder: Path | None = None,
+    new: bool = False,
 ) -> None:
-    """Carry out what the file of results lacks, then print what it says; into a folder, also write that down."""
+    """Carry out what the file of results lacks, then print what it says; into a folder, also write that down.
+
+    A new folder goes again if the runs are refused.
+    """
     from rich.console import Console
 
     from fedlap import files
@@ -171,7 +176,7 @@ def train(
         show_table(console, text)
         return winners, text
 
-    with resumable(f"{again} goes on where this stopped"):
+    with resumable(f"{again} goes on where this stopped"), results.taken_back(folder if new else None):
         if folder is not None:
             plots.fetch()
         try:

@@ -1,7 +1,7 @@
 """Data of several clients, and how to make it from arrays."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -98,6 +98,11 @@ class Federation:
         >>> federation.class_names, federation.labels.tolist()
         (('no', 'yes'), [0, 1, 0, 1])
         """
+        if isinstance(clients, str) or not isinstance(clients, Iterable) or frames.column_names(clients) is not None:
+            raise DataError(
+                f"clients is of type {type(clients).__name__}; expected a list of pairs (inputs, labels), one a "
+                "client, whose names are given by names=[…]; tables by the names of their clients are for from_frames"
+            )
         clients = list(clients)
         names = validation.client_names(default_names(len(clients)) if names is None else list(names), len(clients))
         owners = [f"client {client!r}" for client in names]

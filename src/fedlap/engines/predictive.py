@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from fedlap.algebra.covariance import Covariance, Variances
+from fedlap.algebra.covariance import Covariance, Factored, Variances
 from fedlap.algebra.kronecker import TurnedVariances
 from fedlap.algebra.precision import as_precision
 from fedlap.algebra.vector import Vector
@@ -39,6 +39,7 @@ LINKS = ("probit", "samples")
 SAMPLES = 1000  # draws, unless told otherwise
 HELD = 4_000_000  # numbers of draws at a time
 ROWS = 500  # at a time, of draws of whole functions
+COMMON = 1e11  # variance of an output: beside a larger one, that of differences is off by 1e-4
 
 
 class Predicted(NamedTuple):
@@ -159,18 +160,26 @@ class Posterior(NamedTuple):
         return cls(task, w, as_precision(precision, w).covariance(w))
 
     def predictive(self, inputs: Array) -> Predictive:
-        """The outputs at all inputs."""
+        """The outputs at all inputs; an error where softmax sees only what their covariance loses to rounding."""
         parts = list(self.in_parts(inputs))
-        return parts[0]._replace(
+        found = parts[0]._replace(
             mean=np.concatenate([part.mean for part in parts]),
             covariance=np.concatenate([part.covariance for part in parts]),
         )
+        most = np.abs(found.covariance).max((1, 2))
+        if isinstance(self.task.likelihood, Categorical) and (most > COMMON * (1 + found.variance)).any():
+            raise DataError(
+                f"outputs have a variance of {most.max():.1e} in common, in which their differences are lost; expected "
+                "inputs on a smaller scale, or predict, which asks for the differences alone"
+            )
+        return found
 
     def predict(self, inputs: Array, averaging: Averaging) -> np.ndarray | Predicted:
         """Class probabilities [n, C], and where they lie if that is asked; no covariance of all rows is ever held."""
+        parts = self.in_parts(inputs, centred=isinstance(self.task.likelihood, Categorical))
         if averaging.interval is None:
-            return np.concatenate([part.probabilities(averaging) for part in self.in_parts(inputs)])
-        found = [(part.probabilities(averaging), *part.interval(averaging)) for part in self.in_parts(inputs)]
+            return np.concatenate([part.probabilities(averaging) for part in parts])
+        found = [(part.probabilities(averaging), *part.interval(averaging)) for part in parts]
         return Predicted(*map(np.concatenate, zip(*found, strict=True)))
 
     def sample(self, inputs: Array, samples: int, seed: int) -> np.ndarray:
@@ -185,8 +194,12 @@ class Posterior(NamedTuple):
 
         return np.stack([of_draw(key) for key in keys])
 
-    def in_parts(self, inputs: Array) -> Iterator[Predictive]:
-        """The outputs at a few inputs at a time; the last part is padded for the program, and cut again."""
+    def in_parts(self, inputs: Array, centred: bool = False) -> Iterator[Predictive]:
+        """The outputs at a few inputs at a time; the last part is padded for the program, and cut again.
+
+        Centred, a matrix gives their covariance about their own mean, which is all that softmax sees: of inputs on a
+        huge scale, differences would be lost in the variance of the constant that may be added to all outputs.
+        """
         model, rows = self.task.model, len(inputs)
         layers = isinstance(self.covariance, (Variances, TurnedVariances)) and jacobian.has_layers(model)
         example = jax.ShapeDtypeStruct((1, *inputs.shape[1:]), inputs.dtype)
@@ -201,6 +214,8 @@ class Posterior(NamedTuple):
                 mean, covariance = _through_layers(self.task, self.w, self.covariance, part)
             else:
                 mean, gradients = _gradients(self.task, self.w, part)
+                if centred and isinstance(self.covariance, Factored):
+                    gradients = jax.tree.map(_centred, gradients)
                 covariance = self.covariance.between(Vector(gradients))
             own = min(size, rows - start)
             mean, covariance = (np.asarray(found, np.float64)[:own] for found in (mean, covariance))
@@ -236,6 +251,12 @@ def _probit(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     variance = np.einsum("ncd,ncd->nc", slopes @ covariance, slopes)
     p = scipy.special.expit((mean - rest) / np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0)))
     return p / p.sum(1, keepdims=True)
+
+
+def _centred(leaf: Array) -> np.ndarray:
+    """A leaf of gradients [n, C, …] less its mean over the outputs, in double precision as the matrix is."""
+    numbers = np.asarray(leaf, np.float64)
+    return numbers - numbers.mean(1, keepdims=True)
 
 
 def _with_precision() -> list[str]:

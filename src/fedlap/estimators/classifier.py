@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedlap.algorithms import ALGORITHMS
 from fedlap.algorithms.base import AnyAlgorithm
+from fedlap.checks import is_number
 from fedlap.data.federation import Federation
 from fedlap.domains import parameters
 from fedlap.errors import ConfigError, DataError, unknown
@@ -89,6 +90,10 @@ class FedLapClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> Self:
         """Train on rows X with labels y; `sites` has the site of each row, and without it there is a single one."""
+        if self.tol is not None and not (is_number(self.tol) and self.tol >= 0):
+            raise ConfigError(f"tol is {self.tol!r}; expected a number, 0 or above, or None for all rounds")
+        if not isinstance(self.posterior, (bool, np.bool_)):
+            raise ConfigError(f"posterior is {self.posterior!r}; expected True or False")
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)

@@ -13,7 +13,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from io import FileIO
 from pathlib import Path
@@ -22,7 +22,7 @@ import jax
 
 from fedlap import __version__, files
 from fedlap.algorithms import ALGORITHMS
-from fedlap.errors import ConfigError, DataError
+from fedlap.errors import ConfigError, DataError, FedlapError
 from fedlap.experiments.sweep import Cell, Sweep, again
 from fedlap.files import PathLike, results_folder
 from fedlap.machine import cores
@@ -261,6 +261,28 @@ def begin(sweep: Sweep, folder: Path) -> None:
     if (folder / CONFIGURATION).exists():
         raise DataError(f"{folder}: holds results already; resume them or name another folder")
     _write_down(sweep, folder)
+
+
+@contextmanager
+def taken_back(folder: Path | None) -> Iterator[None]:
+    """A block of work in a new folder, if any, that goes again if the work is refused before there is any to resume.
+
+    So the command that is put right may name the same folder. Other files in it stay, and then the folder does.
+    """
+    try:
+        yield
+    except FedlapError:
+        if folder is not None and not any(map(_holds_work, folder.glob(f"{Path(RESULTS).stem}*"))):
+            for name in (CONFIGURATION, RESULTS):
+                (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _holds_work(path: Path) -> bool:
+    """Whether results are in a file, of all runs or of a shard, or checkpoints in a folder."""
+    return path.is_dir() or path.stat().st_size > 0
 
 
 def join(sweep: Sweep, folder: Path) -> None:

@@ -200,6 +200,7 @@ def first_round(accuracy: Sequence[float | None], target: float) -> int | None:
 
 
 CALIBRATION = {"Brier": "brier", "ECE": "ece", "AUC": "auc"}  # the heads of their columns
+TEXTS = ("run", "algorithm", "setting")  # columns of text, which say what a row is of; the others are of numbers
 
 
 class Text(NamedTuple):
@@ -210,9 +211,9 @@ class Text(NamedTuple):
     rows: list[list[str]]
 
     def parts(self) -> tuple["Text", "Text"]:
-        """Two tables of the same rows, for a narrow screen: calibration by itself."""
+        """Two tables of the same rows, for a narrow screen: calibration by itself, and in both what a row is of."""
         first = [place for place, head in enumerate(self.heads) if head not in CALIBRATION]
-        second = [0, *(place for place in range(len(self.heads)) if place not in first)]
+        second = [place for place, head in enumerate(self.heads) if head in TEXTS or head in CALIBRATION]
         part = lambda title, places: Text(title, *_columns(places, self.heads, self.rows))
         return part(self.title, first), part("", second)
 

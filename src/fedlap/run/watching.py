@@ -1,5 +1,6 @@
 """A function of the user's that is told of every round: `simulate(..., on_round=...)`."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -38,9 +39,20 @@ OnRound = Callable[[RoundEnd], Any]  # true ends the run
 
 
 def check_on_round(on_round: object) -> None:
-    """Raise a ConfigError unless this can be called."""
-    if on_round is not None and (isinstance(on_round, type) or not callable(on_round)):
-        raise ConfigError(f"on_round is {on_round!r}; expected a function of one argument, a RoundEnd")
+    """Raise a ConfigError unless this can be called with a RoundEnd: after a round, it would be late to say so."""
+    if on_round is None:
+        return
+    expected = "expected a function of one argument, a RoundEnd: round, metrics, state and the history so far"
+    if isinstance(on_round, type) or not callable(on_round):
+        raise ConfigError(f"on_round is {on_round!r}; {expected}")
+    try:
+        signature = inspect.signature(on_round)
+    except (TypeError, ValueError):  # of compiled code it may not be known
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(f"on_round takes {signature}; {expected}") from error
 
 
 def watched_by(on_round: OnRound | None, histories: Iterable[History], done: int) -> Iterator[History]:
