@@ -40,6 +40,8 @@ class SCAFFOLD(Algorithm[Steered, Control, Point, Corrected]):
 
     Its fixed point minimises Σ_k ℓ_k: the pooled optimum, however many steps a
     client takes. The paper's clients weigh alike; here they weigh by N_k.
+    Of networks take "steps": it knows the slope along all of a client's steps, and
+    "gradient" only where they begin, which may be too far away.
     """
 
     control: str = hyper(choice("gradient", "steps"), static=True, default="gradient")
