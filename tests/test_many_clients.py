@@ -1,6 +1,10 @@
 """Federations of any size: what precedes the first round, and what the host does in each, is linear in the clients."""
 
+import ctypes
+import resource
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,6 +14,7 @@ import fedlap
 from fedlap.engines import sequential, vectorised
 from fedlap.engines.round import initial
 from fedlap.engines.sums import UNROLLED
+from fedlap.machine import give_memory_back
 
 
 def many(count, names=None):
@@ -132,3 +137,20 @@ def test_names_are_not_compared_each_with_each():
     federation = many(500, names=[Name(f"site {number}") for number in range(500)])
     assert len(set(federation.clients)) == 500
     assert Name.compared < 5 * 500
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_memory_that_other_threads_have_freed_goes_back_to_the_system():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def hoard(_):
+        kept = [np.ones(10_000) for _ in range(1000)]
+        return kept[::100]  # so that no part of the memory is free at its end
+
+    with ThreadPoolExecutor(1) as thread:
+        held = list(thread.map(hoard, range(2)))
+        before = resident()
+        give_memory_back()
+        assert before - resident() > 40e6, "of 80 megabytes and more, a hundredth is held"
+        del held

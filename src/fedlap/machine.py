@@ -75,6 +75,16 @@ def reuse_memory() -> None:
             mallopt(M_TRIM_THRESHOLD, 1 << 28)
 
 
+def give_memory_back() -> None:
+    """Have the C library, where it is glibc, hand all that is free to the system.
+
+    Each thread keeps its own, and JAX begins several a core: where memory is what there is little of, that is half a
+    gigabyte. It takes a millisecond or two.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def stay_on(numbers: Iterable[int]) -> None:
     """Keep this process on the cores of these numbers, where the system can.
 

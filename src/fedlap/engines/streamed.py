@@ -24,7 +24,7 @@ from fedlap.engines.round import ClientState, State, client_round, server_line
 from fedlap.engines.scratch import Scratch
 from fedlap.engines.sequential import run_client
 from fedlap.engines.setup import Setup
-from fedlap.machine import cores, threads
+from fedlap.machine import cores, give_memory_back, threads
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Streamed:
             for parts in several.map(on_block, self.blocks(places, order)):
                 totals = _begin(parts) if totals is None else _add(totals, parts)
         server = _server(setup, state.server, totals, fraction)
+        if self.scratch:
+            give_memory_back()
         lasting = [None if before is None else now for before, now in zip(state.sums, totals or [], strict=True)]
         return State(state.round + 1, server, server.w, changed.clients(), lasting)
 
