@@ -3,8 +3,9 @@
     python benchmarks/convolution_forms.py [--threads 1] [--repeats 5]
 
 The three wide layers of the network of Zenke et al., 64 images, each a step of a compiled loop as in training.
-`library` is XLA's own convolution, which a CPU's may hand to YNNPACK; `by 4` takes four images at a time. `four by four`
-is Winograd's form with 36 products for 16 outputs. How far results are from fedlap's is in parts of the largest number.
+`library` is XLA's own convolution, which a CPU's may hand to YNNPACK; `by 4` takes four images at a time.
+`four by four` is Winograd's form with 36 products for 16 outputs. How far results are from fedlap's is in parts of the
+largest number.
 """
 
 import argparse
