@@ -126,6 +126,6 @@ def unit(diagonal: Array) -> Array:
     return jax.lax.rsqrt(jnp.where(diagonal > 0, diagonal, 1))
 
 
-def rounding(matrix: Array) -> float | np.floating:
+def rounding(matrix: Array | np.ndarray) -> float | np.floating:
     """The part of a unit diagonal below which a pivot is not known."""
     return 10 * len(matrix) * jnp.finfo(matrix.dtype).eps

@@ -1,5 +1,6 @@
 """What a method asks of a likelihood, found out before the first round."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -46,15 +47,16 @@ def check_likelihood(setup: "Setup") -> None:
         if name in ALWAYS:
             raise _lacks(likelihood, name, "every method")
     if likelihood != categorical:
-        _check_shapes(likelihood, missing, setup.classes)
+        _check_shapes(likelihood, tuple(missing), setup.classes)
     if missing:
         method = type(setup.method.algorithm).__name__
         stand_in: Any = Incomplete(likelihood, tuple(missing), method)
         jax.eval_shape(lambda: _first_round(setup, stand_in))
 
 
-def _check_shapes(likelihood: Any, missing: list[str], classes: int) -> None:
-    """Raise a ConfigError for what is not a number, or a row of them, for each example."""
+@functools.lru_cache
+def _check_shapes(likelihood: Any, missing: tuple[str, ...], classes: int) -> None:
+    """Raise a ConfigError for what is not a number, or a row of them, for each example; once for each likelihood."""
     n, draws = 7, 3
     f, mass, labels = (lambda: jnp.zeros((n, classes))), (lambda: jnp.ones(n)), (lambda: jnp.zeros(n, int))
     calls: dict[str, tuple[Callable[[], Array], Callable[[Any], tuple]]] = {
