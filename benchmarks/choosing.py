@@ -6,8 +6,8 @@ Each method has four settings: two of its own number by two learning rates, or f
 number. One is chosen by the accuracy on rows that each client held out (seed 62, half the rounds), and trained on all
 rows with three seeds; where one of these diverges, the next best is. Posteriors are averaged over 200 draws of the
 outputs, as they are and narrowed: by the number that gives the held-out rows the least NLL (`history.calibrated`),
-judged after the last round. FedEP and BayesADMM are here what their defaults are not, since with these they are FedLap-
-Cov. A run is a line of benchmarks/choosing.jsonl, and a second call runs what is missing. At the end it writes
+judged after the last round. FedEP and BayesADMM are here what their defaults are not, since with these they are
+FedLap-Cov. A run is a line of benchmarks/choosing.jsonl, and a second call runs what is missing. At the end it writes
 docs/tables/choosing.md and docs/images/choosing.png from that file.
 """
 
@@ -134,13 +134,13 @@ def settings(method: str, data: str) -> list[Setting]:
     return [Setting(number, rate) for number, rate in itertools.product(numbers, entry.rates)]
 
 
+ivon_of_the_paper = partial(fedlap.ivon, cosine=ROUNDS, keep=True)
+
+
 def solver(method: str, data: Data, rate: float) -> Any:
     """The clients' solver of a method."""
     kinds = {ADAM: fedlap.adam, SGD: fedlap.sgd, IVON: fedlap.ivon, COLD_IVON: ivon_of_the_paper}
     return kinds[METHODS[method].rates](epochs=data.epochs, batch=data.batch, learning_rate=rate)
-
-
-ivon_of_the_paper = partial(fedlap.ivon, cosine=ROUNDS, keep=True)
 
 
 def simulation(method: str, data: str, setting: Setting, federation: fedlap.Federation, seed: int) -> fedlap.Simulation:
@@ -270,9 +270,10 @@ def keep(data: str, method: str, setting: Setting, kind: str, seed: int, work: C
 
 
 def ranked(lines: list[tuple[Setting, dict[str, Any]]]) -> list[Setting]:
-    """The best accuracy on held-out rows first; ties go to the smaller NLL, and what diverged is last."""
-    rank = lambda line: (-line["accuracy"], line["nll"]) if np.isfinite(line["nll"]) else (1.0, 0.0)
-    return [setting for setting, _ in sorted(lines, key=lambda pair: rank(pair[1]))]
+    """The best accuracy on held-out rows first; ties go to the smaller NLL. Where all diverged, the first stands."""
+    alive = [(setting, line) for setting, line in lines if np.isfinite(line["nll"])]
+    ordered = sorted(alive, key=lambda pair: (-pair[1]["accuracy"], pair[1]["nll"]))
+    return [setting for setting, _ in ordered or lines[:1]]
 
 
 def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray | None) -> None:

@@ -166,7 +166,8 @@ def draw(found, path):
                     note = "" if whole else f"{entry['drawn']:,} drawn"
                     if entry["on disk"]:
                         note += (", " if note else "") + "on disk"
-                    panel.annotate(note, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=7)
+                    beside = (7, 3 if whole else -9)
+                    panel.annotate(note, (x, y), xytext=beside, textcoords="offset points", fontsize=7)
     for panel, what in ((times, "seconds a round"), (memory, "peak memory of the process, GB")):
         panel.set_xscale("log")
         panel.set_yscale("log")

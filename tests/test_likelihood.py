@@ -137,6 +137,7 @@ def test_what_a_likelihood_lacks_is_said_before_the_first_round(name, likelihood
     ("name", "given", "said"),
     [
         ("loss", lambda self, outputs, labels: outputs.sum(), r"the shape \[\]; expected \[7\]"),
+        ("loss", lambda self, outputs, labels: (outputs, labels), r"is no array; expected \[7\]"),
         ("loss", lambda self, outputs, labels: outputs, r"the shape \[7, 3\]; expected \[7\]"),
         ("probabilities", lambda self, outputs: outputs[:, 0], r"the shape \[7\]; expected \[7, 3\]"),
         ("soft_loss", lambda self, outputs, mass, targets: mass[:, None], r"\[7, 1\]; expected \[7\]"),

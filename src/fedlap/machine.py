@@ -79,7 +79,7 @@ def give_memory_back() -> None:
     """Have the C library, where it is glibc, hand all that is free to the system.
 
     Each thread keeps its own, and JAX begins several a core: where memory is what there is little of, that is half a
-    gigabyte. It takes a millisecond or two.
+    gigabyte.
     """
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,14 +1,12 @@
 """What a method asks of a likelihood, found out before the first round."""
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from fedlap.arrays import Array
 from fedlap.engines.parties import Moment
 from fedlap.engines.round import initial, score
 from fedlap.errors import ConfigError
@@ -54,26 +52,29 @@ def check_likelihood(setup: "Setup") -> None:
         jax.eval_shape(lambda: _first_round(setup, stand_in))
 
 
-@functools.lru_cache
+@lru_cache
 def _check_shapes(likelihood: Any, missing: tuple[str, ...], classes: int) -> None:
     """Raise a ConfigError for what is not a number, or a row of them, for each example; once for each likelihood."""
     n, draws = 7, 3
-    f, mass, labels = (lambda: jnp.zeros((n, classes))), (lambda: jnp.ones(n)), (lambda: jnp.zeros(n, int))
-    calls: dict[str, tuple[Callable[[], Array], Callable[[Any], tuple]]] = {
-        "loss": (lambda: likelihood.loss(f(), labels()), lambda _: (n,)),
-        "probabilities": (lambda: likelihood.probabilities(f()), lambda _: (n, classes)),
-        "soft_loss": (lambda: likelihood.soft_loss(f(), mass(), f()), lambda _: (n,)),
-        "factor": (lambda: likelihood.factor(f()), lambda found: (n, classes, *found.shape[-1:])),
-        "sampled_factor": (
-            lambda: likelihood.sampled_factor(f(), jax.random.key(0), draws),
-            lambda _: (n, classes, draws),
-        ),
-    }
-    for name, (call, shape) in calls.items():
-        if name not in missing and (found := jax.eval_shape(call)).shape != (wanted := shape(found)):
+
+    def result(name: str) -> Any:
+        f = jnp.zeros((n, classes))
+        more = {
+            "loss": (jnp.zeros(n, int),),
+            "soft_loss": (jnp.ones(n), f),
+            "sampled_factor": (jax.random.key(0), draws),
+        }
+        return getattr(likelihood, name)(f, *more.get(name, ()))
+
+    for name in [name for name in METHODS if name not in missing]:
+        shape = getattr(jax.eval_shape(partial(result, name)), "shape", None)
+        columns = (shape or ())[-1:]  # of a factor as many as it likes
+        row = {"probabilities": (classes,), "factor": (classes, *columns), "sampled_factor": (classes, draws)}
+        if shape != (wanted := (n, *row.get(name, ()))):
+            found = "is no array" if shape is None else f"has the shape {list(shape)}"
             raise ConfigError(
-                f"likelihood {type(likelihood).__name__}: {METHODS[name][0]} of {n} examples and {classes} classes has "
-                f"the shape {list(found.shape)}; expected {list(wanted)}"
+                f"likelihood {type(likelihood).__name__}: {METHODS[name][0]} of {n} examples and {classes} classes "
+                f"{found}; expected {list(wanted)}"
             )
 
 
