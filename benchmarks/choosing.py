@@ -292,7 +292,7 @@ def carry_out(method: str, data: str, folder: Path | None, strangers: np.ndarray
         if survived([keep(data, method, best, "final", seed, work) for seed, work in works]):
             break
     else:
-        best = order[0]
+        return  # all are lost, and there is no posterior to narrow
     by = keep(data, method, best, "narrow", SEARCH_SEED, partial(narrow, method, data, best, made(SEARCH_SEED)))
     for seed in SEEDS if by["narrowing"] is not None else ():
         work = partial(final_narrowed, method, data, best, made(seed), seed, strangers, by["narrowing"])
